@@ -130,7 +130,7 @@ def _placed(config: BalanceConfig, framework: str, nodes: Sequence[Node], *, sim
         raise BadInput(f"batches: read {config.batches}, {len(chosen)} numbers for {ranks} devices")
     if config.sharding == "full":
         raise BadInput("sharding: a balance measures devices that each have the whole model; leave it out")
-    if where.each > 1:
+    if where.devices_per_worker > 1:
         raise BadInput("devices_per_worker: a balance measures workers of one device each; leave it at 1")
     if ranks % devices:
         advice = "Ray would choose among them: take all, or choose by --gpu.devices"

@@ -16,8 +16,8 @@ from raygpu.cli.plan_view import search_lines, sweep_lines
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.config.source import require_there
+from raygpu.engines.cluster.hardware import local_hardware
 from raygpu.engines.cluster.service.handover import served
-from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
@@ -95,7 +95,7 @@ def run(
         own = starting.config if starting is not None else config
         planner = Planner(own, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
-            planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
+            planner.ahead(local_hardware(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
             if found.splits is None:
                 console.result(f"the {source.kind} itself was not tried: it runs in the sweep alone")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from raygpu.records.set_records import SetRecord, ranked_sets
 from raygpu.search.repeats import Repetition
-from raygpu.search.scoring import Standing
+from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import Status, TrialRecord
 from raygpu.search.trials import Trial
 
@@ -18,7 +18,7 @@ def repeat(
     """Return the record of a set's training; an infinite score is one that diverged."""
     trial = Trial(Trial.repeat_name(Trial.name(place), number), number, {"lr": 0.1 * (place + 1)}, number, fold)
     diverged = score is not None and not math.isfinite(score)
-    return TrialRecord(trial, status, score, 3, diverged=diverged, standing=Standing(score, score, 3, 3))
+    return TrialRecord(trial, status, score, 3, diverged=diverged, scores=TrialScores(score, score, 3, 3))
 
 
 def records(*scores: Sequence[float | None]) -> list[TrialRecord]:

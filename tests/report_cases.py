@@ -13,7 +13,7 @@ from raygpu.records import trials_csv
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
-from raygpu.search.scoring import Standing
+from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
@@ -29,7 +29,7 @@ def record(
         "hidden": 32 * (index % 3 + 1),
         "activation": ACTIVATIONS[index % 2],
     }
-    made = TrialRecord(Trial(Trial.name(index), index, values), standing=Standing(last_epoch=3))
+    made = TrialRecord(Trial(Trial.name(index), index, values), scores=TrialScores(last_epoch=3))
     made.status, made.score, made.epochs, made.gpu_index = status, score, 3, index % 2  # type: ignore[assignment]
     made.samples_per_s, made.diverged = 1000.0 + index, diverged
     return made

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raygpu.training.base import surroundings
+from raygpu.training.base import thread_environment
 
 READY = "ready"
 
@@ -29,7 +29,7 @@ class Fresh:
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, "--one", json.dumps(case)],
-            env=os.environ | surroundings(threads),
+            env=os.environ | thread_environment(threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -95,7 +95,7 @@ class Server:
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, "--serve"],
-            env=os.environ | surroundings(threads) | dict(environment or {}),
+            env=os.environ | thread_environment(threads) | dict(environment or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

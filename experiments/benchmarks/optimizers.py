@@ -24,7 +24,7 @@ from torch import nn
 from experiments.benchmarks import record
 from experiments.resnet import ResNet18
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 
 LR = 1e-3
 OPTIMIZERS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
@@ -37,7 +37,7 @@ BURST_S = 0.03
 """Smallest duration of a timed burst of steps, in seconds."""
 STARTS = {
     "torch alone": "",
-    "raygpu": "from raygpu.training.torch.optimizers import *; Optimizer(OptimizerSettings(), p).step(0.1)",
+    "raygpu": "from raygpu.training.torch.optimizers import *; BuiltinOptimizer(OptimizerSettings(), p).step(0.1)",
     "torch.optim": "torch.optim.SGD(p, 0.1).step()",
 }
 """What a fresh process does between importing torch and the end of its first step."""
@@ -64,7 +64,7 @@ def steps(model: nn.Module, optimizer: str, device: torch.device) -> dict[str, C
 
     def of_raygpu() -> Callable[[], None]:
         parameters = fresh()
-        own = Optimizer(OptimizerSettings.of({"lr": LR, **hp}), parameters)
+        own = BuiltinOptimizer(OptimizerSettings.of({"lr": LR, **hp}), parameters)
 
         def step() -> None:
             give(parameters)

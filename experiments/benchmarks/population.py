@@ -28,7 +28,7 @@ from raygpu import Splits, TorchExperiment
 from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.evolution import Evolution
 from raygpu.search.exploration import changing, populations
-from raygpu.search.population import Donor, Orders, Population, Report
+from raygpu.search.population import Donor, MemberScores, Orders, Population
 from raygpu.search.space import parse, random_trials
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
@@ -53,7 +53,9 @@ class Local:
     def __init__(self, population: Population) -> None:
         self._population = population
 
-    def exchange(self, epoch: int, reports: Sequence[Report], absent: Sequence[str], took_s: float) -> Orders | None:
+    def exchange(
+        self, epoch: int, reports: Sequence[MemberScores], absent: Sequence[str], took_s: float
+    ) -> Orders | None:
         """Return the orders of the trials after an interval."""
         return self._population.exchange(epoch, reports)
 

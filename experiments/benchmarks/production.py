@@ -30,7 +30,7 @@ from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu import train
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
-from raygpu.records.training_progress import Progress, Wish
+from raygpu.records.training_progress import ControlRequest, Progress
 from raygpu.training.distributed.coordinator import FIRST
 from raygpu.training.distributed.ranks import ParallelSettings
 
@@ -104,12 +104,12 @@ def keras_loop(ranks: Any, hp: dict[str, Any], seconds: float) -> float:
     experiment, settings = KerasLong(), Settings(epochs=1000, threads=1, precision="float32", folder=Path())
     told: list[Progress] = []
 
-    def over() -> Wish:  # asked on rank 0 alone: all ranks stop at the same exchange
+    def over() -> ControlRequest:  # asked on rank 0 alone: all ranks stop at the same exchange
         return "stop" if sum(progress.wall_s for progress in told) > seconds else ""
 
     what = experiment, experiment.data(), Trial("t0000", 0, hp), settings, ParallelSettings(2 * BATCH), ranks
-    own = KerasParallel(*what, wish=over)
-    while not told or told[-1].wish != "stop":
+    own = KerasParallel(*what, request=over)
+    while not told or told[-1].request != "stop":
         progress = own.advance()
         assert progress is not None
         told.append(progress)

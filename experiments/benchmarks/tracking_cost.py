@@ -26,7 +26,7 @@ import psutil
 
 from experiments.benchmarks import record
 from raygpu.errors import redacted
-from raygpu.search.scoring import Standing
+from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.deliverer import Deliverer
@@ -87,7 +87,7 @@ def writes(name: str) -> list[tuple[Kind, Any]]:
     """Return what a sweep writes for a trial."""
     trial = Trial(name, 7, {"lr": 0.1, "momentum": 0.9, "hidden": 64, "batch_size": 32})
     results = [EpochResult(epoch, METRICS, num_samples=1437, train_s=0.1) for epoch in range(1, EPOCHS + 1)]
-    end = TrialRecord(trial, "finished", rgu_hours=0.1, which="last", standing=Standing(last_epoch=EPOCHS))
+    end = TrialRecord(trial, "finished", rgu_hours=0.1, score_rule="last", scores=TrialScores(last_epoch=EPOCHS))
     place = {"raygpu.gpu_index": 0, "raygpu.gpu_share": 0.1}
     return [("begin", trial), ("place", place), ("epochs", results), ("end", end)]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from raygpu.cli.formatting import duration
 from raygpu.cli.set_view import rules_lines, size_text
 from raygpu.config import SweepConfig
-from raygpu.planning.estimates import Site
+from raygpu.planning.estimates import Hardware
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.search.halving import rungs
@@ -60,7 +60,7 @@ def search_lines(config: SweepConfig, space: Space) -> list[str]:
 
 
 def decision_lines(
-    decision: Decision, config: SweepConfig, site: Site, left_out: Sequence[str] = (), *, drawn: bool
+    decision: Decision, config: SweepConfig, hardware: Hardware, left_out: Sequence[str] = (), *, drawn: bool
 ) -> list[str]:
     """State the plan, with the prediction behind it.
 
@@ -68,15 +68,15 @@ def decision_lines(
     """
     plan = decision.plan
     if isinstance(plan, Plan):
-        lines = plan_lines(config, plan, site.names)
+        lines = plan_lines(config, plan, hardware.names)
     elif decision.mode == "split":
-        lines = split_lines(plan, site.names)
+        lines = split_lines(plan, hardware.names)
     else:
-        lines = fused_lines(config, plan, decision.groups if drawn else None, site.names)
+        lines = fused_lines(config, plan, decision.groups if drawn else None, hardware.names)
     lines += [*left_out, *_predicted_lines(decision), *_budget_lines(decision, config)]
     if isinstance(plan, Plan) and config.gpu.mode in NEEDS:
         lines.append(f"plan: {NEEDS[config.gpu.mode]}, so every trial is trained alone")
-    if decision.mps and site.device_gib is not None:  # a simulated device has no MPS
+    if decision.mps and hardware.device_gib is not None:  # a simulated device has no MPS
         lines += mps_lines(asked=config.gpu.mps == "on")
     return lines
 

@@ -54,10 +54,10 @@ def progress(record: SetRecord) -> str:
     return f"{len(record.scored)}/{record.repetition.per_set}"
 
 
-def table(metric: str, which: str, sets: Sequence[SetRecord]) -> list[list[str]]:
-    """Return the rows of the table of the best sets, the first one with the columns' names. which: epoch of scores."""
+def table(metric: str, score_rule: str, sets: Sequence[SetRecord]) -> list[list[str]]:
+    """Return the rows of the table of the best sets, first the columns' names. score_rule: last or best epoch."""
     names = list(dict.fromkeys(name for each in sets for name in each.hyperparameters))
-    rows = [["set", f"{metric} ({which} epoch)", "repeats", *names]]
+    rows = [["set", f"{metric} ({score_rule} epoch)", "repeats", *names]]
     for each in sets:
         unscored = "diverged" if each.status == "diverged" else "-"
         score = unscored if each.mean is None else score_text(each.mean, each.error, sets[0].error)

@@ -144,9 +144,9 @@ class SweepConsole(LiveConsole):
     def _share(self, held: float) -> Text:
         return bar(held, SHARE, blocks=self.has_blocks) + Text(f" {held:4.0%}".replace("%", " %"))
 
-    def best_sets(self, metric: str, which: str, sets: Sequence[SetRecord]) -> None:
-        """Print the best sets in columns, one line each. which: epoch of the scores, last or best."""
-        self._print_columns(table(metric, which, sets))
+    def best_sets(self, metric: str, score_rule: str, sets: Sequence[SetRecord]) -> None:
+        """Print the best sets in columns, one line each. score_rule: epoch of the scores, last or best."""
+        self._print_columns(table(metric, score_rule, sets))
 
     def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
         """Print the best trials in columns, one line each; cut at a terminal's width, and nowhere else.
@@ -154,7 +154,7 @@ class SweepConsole(LiveConsole):
         The header names the epoch of the scores, the last or the best.
         """
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-        rows = [["trial", f"{metric} ({records[0].which} epoch)", "best epoch", "epochs", *names]]
+        rows = [["trial", f"{metric} ({records[0].score_rule} epoch)", "best epoch", "epochs", *names]]
         for r in records:
             values = (value(r.values.get(name)) for name in names)
             score = "diverged" if r.diverged else f"{r.score:.6g}"

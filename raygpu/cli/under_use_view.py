@@ -7,13 +7,13 @@ from typing import Any
 
 from raygpu.cli.formatting import duration
 from raygpu.config.command_names import typed
-from raygpu.planning.under_use import LARGE_PART, UnderUse
+from raygpu.planning.under_use import LARGE_PART, Underutilization
 
 WAITED_S = 10.0
 """Shortest time of waiting for samples, in seconds, that is told of."""
 
 
-def under_use_lines(found: Sequence[UnderUse], kind: str, config: Mapping[str, Any]) -> list[str]:
+def under_use_lines(found: Sequence[Underutilization], kind: str, config: Mapping[str, Any]) -> list[str]:
     """Return a line for each GPU, and then one line of advice for each cause.
 
     kind: command of the run, `sweep` or `train`. config: content of its `config.toml`.
@@ -38,7 +38,7 @@ def waiting_lines(workers_s: Mapping[str, float | None]) -> list[str]:
     ]
 
 
-def _line(use: UnderUse, who: str) -> str:
+def _line(use: Underutilization, who: str) -> str:
     part = f"{100 * use.lost_s / use.of_s:.0f} % of {duration(use.of_s)}"
     if use.kind == "empty":
         return f"GPU {use.gpu} had no {who} for {part}"
@@ -49,7 +49,7 @@ def _line(use: UnderUse, who: str) -> str:
     return f"GPU {use.gpu} was hardly filled in {duration(use.of_s)} with {who}s on it{sm}{cpu}"
 
 
-def _advice(use: UnderUse, kind: str, config: Mapping[str, Any]) -> str:
+def _advice(use: Underutilization, kind: str, config: Mapping[str, Any]) -> str:
     if use.kind == "empty":
         return "a GPU without trials: fewer GPUs (--gpu.devices) or more trials, so that none waits for the last ones"
     if use.cpu_binds:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from raygpu.planning.cost_model import FreeMemory, Option, ProfiledGroup, at_once, fitting
+from raygpu.planning.cost_model import FreeMemory, Option, ProfiledGroup, at_once, trainings_that_fit
 from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS, Choice, Node, Share, auto_share, by_type, held_to, snap
 from raygpu.planning.scaling_laws import Affine
 
@@ -30,7 +30,7 @@ def _fitting(choice: Choice, nodes: Sequence[Node], need: Affine | None) -> Choi
     free_gib = _free_gib(nodes)
     if need is None or need.each <= 0 or free_gib is None:
         return choice
-    most = fitting(need, free_gib)
+    most = trainings_that_fit(need, free_gib)
     measured = f"{need.at(1):.1f} GiB each was measured, and {free_gib:.1f} GiB are free"
     return held_to(choice, most, f"{choice.reason}, but {measured}")
 

@@ -160,7 +160,9 @@ def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1)
     for what, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
         line = group.profile.memory(way, what)  # type: ignore[arg-type] # two names that are literals
         if line is not None and line.each > 0 and free_gib is not None:
-            bounds[f"{what[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = fitting(line, free_gib)
+            bounds[f"{what[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = trainings_that_fit(
+                line, free_gib
+            )
     bound, n = min(bounds.items(), key=lambda item: item[1])
     return max(1, n), bound
 
@@ -173,7 +175,7 @@ def gaining(profile: Profile, way: Way) -> tuple[int, str]:
     return curve, f"throughput peaks at {curve}" if curve < highest or curve == 1 else f"measured up to {curve}"
 
 
-def fitting(line: Affine, free_gib: float, *, running: bool = False) -> int:
+def trainings_that_fit(line: Affine, free_gib: float, *, running: bool = False) -> int:
     """Return the number of trainings that the free memory holds. line: GiB of n trainings, each above 0.
 
     running: whether some run already, which have taken the fixed part.
@@ -257,7 +259,7 @@ def _members(group: ProfiledGroup, room: FreeMemory, num_gpus: int) -> int:
     if line is None or line.each <= 0:
         return most
     free_gib = room.device_gib if room.device_gib is not None else room.host_gib
-    return max(1, min(most, fitting(line, free_gib)))
+    return max(1, min(most, trainings_that_fit(line, free_gib)))
 
 
 def _rate(profile: Profile, way: Way, n: int) -> float:

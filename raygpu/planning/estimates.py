@@ -16,7 +16,7 @@ from raygpu.search.stopping import expected_epochs
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Hardware:
     """The machines and devices that a sweep runs on, as a plan sees them."""
 
     nodes: Sequence[Node]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raygpu.config.sections import Way
-from raygpu.planning.cost_model import FreeMemory, fitting, gaining
+from raygpu.planning.cost_model import FreeMemory, gaining, trainings_that_fit
 from raygpu.planning.estimates import Estimates
 from raygpu.planning.profiles import Profile
 from raygpu.planning.training_need import Need
@@ -97,4 +97,4 @@ def _by_memory(need: Need, free: FreeMemory, *, running: bool) -> Iterable[tuple
     for name, line, free_gib in parts:
         if line is not None and line.each > 0 and free_gib is not None:
             text = f"{line.each:.2f} GiB each, {free_gib:.1f} GiB of {name} memory free"
-            yield max(0, fitting(line, free_gib, running=running)), text
+            yield max(0, trainings_that_fit(line, free_gib, running=running)), text

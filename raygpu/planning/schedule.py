@@ -14,11 +14,11 @@ FIXED = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The order in which a sweep's trials run, and on how many places."""
+    """The order in which a sweep's trials run, and on how many slots."""
 
     epochs: int | None
     """Last epoch of a trial; None if only the experiment knows it."""
-    places: int = 1
+    slots: int = 1
     """Number of Tune trials that run at once."""
     stops: Mapping[int, float] = field(default_factory=dict)
     """Share of the trials that the stopping rule is expected to end, by epoch."""
@@ -36,8 +36,8 @@ class Schedule:
     sizes: Mapping[int, ModelSize] = field(default_factory=dict)
     """Size by number of the signature, as far as known."""
     between_s: float = TRIAL_S
-    """Seconds between two Tune trials of a place, until they are seen."""
+    """Seconds between two Tune trials of a slot, until they are seen."""
     fixed: float = FIXED
     """Fixed time of an array's epoch, in members' own times."""
     slowdown: Callable[[int], float] = lambda active: 1.0
-    """Time of a trial with this number of trials at once, relative to that in full places."""
+    """Time of a trial with this number of trials at once, relative to that in full slots."""

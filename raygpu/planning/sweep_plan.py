@@ -12,7 +12,7 @@ from raygpu.config.sections import GpuSection, Way
 from raygpu.errors import BadInput
 from raygpu.planning import allocation, cost_model
 from raygpu.planning.cost_model import FreeMemory, Option
-from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.estimates import Estimates, Hardware
 from raygpu.planning.gpu_room import needs_of_sweep
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, by_type, plan, snap
 from raygpu.planning.training_need import Need
@@ -135,70 +135,70 @@ class Decision:
 
 
 def decide(
-    site: Site,
+    hardware: Hardware,
     config: SweepConfig,
     num_trials: int,
     groups: Sequence[Group],
     sharing: Sharing | None,
     estimates: Estimates,
 ) -> Decision:
-    """Plan a sweep for this site. Raises BadInput.
+    """Plan a sweep for this hardware. Raises BadInput.
 
     sharing: way in which several trials can share one process; None if they cannot.
     """
-    options = _options(site, config, groups, estimates)
+    options = _options(hardware, config, groups, estimates)
     best = options[0] if options else None
     mps = config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
-    if sharing == "split" and (members := _members(config, site.nodes, best)) is not None:
-        split = replace(make_fused_plan(site.nodes, config, num_trials), members=members)
+    if sharing == "split" and (members := _members(config, hardware.nodes, best)) is not None:
+        split = replace(make_fused_plan(hardware.nodes, config, num_trials), members=members)
         return Decision(split, groups, estimates, options, {}, mps=False)
-    choices = _choices(site, config, groups, estimates, best)
+    choices = _choices(hardware, config, groups, estimates, best)
     if sharing == "fused" and (config.gpu.mode == "fused" or (best is not None and any(best.fused))):
         alone: dict[Signature, str] = {}
         if config.gpu.mode == "auto" and best is not None:
             faster_alone = [group for group, fused in zip(groups, best.fused, strict=True) if not fused]
             alone = dict.fromkeys((group.signature for group in faster_alone), FASTER_ALONE)
             groups = [replace(group, reason=group.reason or alone.get(group.signature)) for group in groups]
-        both = make_fused_plan(site.nodes, config, num_trials, choices, mps=mps)
+        both = make_fused_plan(hardware.nodes, config, num_trials, choices, mps=mps)
         return Decision(both, groups, estimates, options, alone, mps and _shared(both.alone))
-    packed = make_plan(site.nodes, config, num_trials, choices, mps=mps)
+    packed = make_plan(hardware.nodes, config, num_trials, choices, mps=mps)
     return Decision(packed, groups, estimates, options, {}, mps and _shared(packed))
 
 
-def _options(site: Site, config: SweepConfig, groups: Sequence[Group], estimates: Estimates) -> list[Option]:
+def _options(hardware: Hardware, config: SweepConfig, groups: Sequence[Group], estimates: Estimates) -> list[Option]:
     """Return the ways to run the sweep, the fastest first; only those of the requested mode, if there are any."""
     if estimates.reference is None:
         return []
     parts = estimates.parts(groups, config)
-    alike = [node for node in site.nodes if node.device == site.device] or list(site.nodes)
+    alike = [node for node in hardware.nodes if node.device == hardware.device] or list(hardware.nodes)
     ways = [way for way in cost_model.PACKED if way != ("mps" if config.gpu.mps == "off" else "")]
     if config.gpu.mps == "on" and any(part.profile.of("mps") for part in parts):
         ways = ["mps"]
     asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
     found = cost_model.options(
-        parts, FreeMemory.of(alike, _least_free_gib(alike)), _num_gpus(site, config), ways, asked
+        parts, FreeMemory.of(alike, _least_free_gib(alike)), _num_gpus(hardware, config), ways, asked
     )
     return [option for option in found if _asked_for(option, config.gpu.mode)] or found
 
 
 def _choices(
-    site: Site, config: SweepConfig, groups: Sequence[Group], estimates: Estimates, best: Option | None
+    hardware: Hardware, config: SweepConfig, groups: Sequence[Group], estimates: Estimates, best: Option | None
 ) -> dict[str, Choice] | None:
     """Return the trials at once on each type of device; None if nothing was requested or measured."""
     if config.gpu.fraction != "auto":
-        return allocation.requested_share(site.nodes, config.gpu.fraction, estimates.needs())
+        return allocation.requested_share(hardware.nodes, config.gpu.fraction, estimates.needs())
     if best is None:
         return None
     largest = max(estimates.parts(groups, config), key=lambda part: part.size.trials)
     by_device = {
-        device: replace(largest, profile=estimates.on(device) or largest.profile) for device in by_type(site.nodes)
+        device: replace(largest, profile=estimates.on(device) or largest.profile) for device in by_type(hardware.nodes)
     }
-    return allocation.measured_share(site.nodes, best, by_device, _num_gpus(site, config), site.device)
+    return allocation.measured_share(hardware.nodes, best, by_device, _num_gpus(hardware, config), hardware.device)
 
 
-def _num_gpus(site: Site, config: SweepConfig) -> int:
+def _num_gpus(hardware: Hardware, config: SweepConfig) -> int:
     """Return the number of GPUs that the run may reserve."""
-    num_gpus = sum(node.num_gpus for node in site.nodes)
+    num_gpus = sum(node.num_gpus for node in hardware.nodes)
     most = config.cluster.most_gpus
     return num_gpus if most is None else max(1, min(num_gpus, math.floor(most)))
 

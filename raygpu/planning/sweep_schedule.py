@@ -34,7 +34,7 @@ def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Sch
     packed = arrays is None and profile is not None
     return Schedule(
         epochs=config.epochs,
-        places=max(1, min(slots, num_trials)),
+        slots=max(1, min(slots, num_trials)),
         stops=expected_stops(config),
         generation=generation,
         per_set=config.per_set,
@@ -78,7 +78,7 @@ def _slowdown(decision: Decision, profile: Profile, num_trials: int) -> Callable
 
     @cache
     def slowdown(active: int) -> float:
-        """Return a trial's time with this number at once, relative to its time in full places."""
+        """Return a trial's time with this number at once, relative to its time in full slots."""
         own, whole = time_of_each(min(full, math.ceil(active / num_gpus))), time_of_each(full)
         return own / whole if own is not None and whole is not None else 1.0
 

@@ -30,7 +30,7 @@ Sample = tuple[float, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class UnderUse:
+class Underutilization:
     """The use of a GPU that was too low for long."""
 
     gpu: int
@@ -53,7 +53,7 @@ class UnderUse:
 
 def under_use(
     gpu: int, stays: Sequence[tuple[float, float]], samples: Sequence[Sample], host: Sequence[Sample] = ()
-) -> UnderUse | None:
+) -> Underutilization | None:
     """Return how a GPU was used too little; None if it was not, or if nothing tells.
 
     stays: begin and end of each trial's stay on the GPU, in Unix seconds. samples: readings of the GPU in the order of
@@ -65,16 +65,16 @@ def under_use(
     machine = [(s, values["cpu_pct"]) for at, s, values in _timed(host) if "cpu_pct" in values and _within(at, covered)]
     all_s, held_s = sum(seconds for _, seconds, _ in timed), sum(seconds for _, seconds, _ in held)
     if _is_long(all_s - held_s, all_s):
-        return UnderUse(gpu, "empty", all_s - held_s, all_s)
+        return Underutilization(gpu, "empty", all_s - held_s, all_s)
     if not held_s:
         return None
     idle_s = sum(seconds * (1 - values["util_pct"] / 100) for _, seconds, values in held)
     sm = _mean([(seconds, values["sm_util_pct"]) for _, seconds, values in held if "sm_util_pct" in values])
     cpu = _mean(machine)
     if _is_long(idle_s, held_s):
-        return UnderUse(gpu, "idle", idle_s, held_s, sm, cpu)
+        return Underutilization(gpu, "idle", idle_s, held_s, sm, cpu)
     if sm is not None and sm < LIGHT_PCT and held_s >= LONG_S:
-        return UnderUse(gpu, "light", held_s, held_s, sm, cpu)
+        return Underutilization(gpu, "light", held_s, held_s, sm, cpu)
     return None
 
 

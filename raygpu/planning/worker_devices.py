@@ -20,14 +20,14 @@ class WorkerDevices:
     """Number of workers, resources of each worker, and the way in which they exchange gradients."""
 
     workers: int
-    each: int
+    devices_per_worker: int
     """Number of devices of a worker."""
     per_gpu: int
     """Number of workers on a GPU."""
     gpus: float
     """GPUs that Ray reserves for a worker; a fraction if workers share a GPU."""
     cpus: float
-    how: str
+    backend: str
     """Torch backend or TensorFlow strategy that sums the workers' gradients; empty for a function."""
     shared: bool
     """Whether workers share a GPU, or the GPU is simulated."""
@@ -37,16 +37,16 @@ class WorkerDevices:
     @property
     def ranks(self) -> int:
         """Return the number of ranks: the devices of all workers."""
-        return self.workers * self.each
+        return self.workers * self.devices_per_worker
 
     def line(self, devices: Sequence[str]) -> str:
         """Return the placement as a line for the user. devices: the name of each device of the cluster."""
         names = ", ".join(dict.fromkeys(devices))
         place = f"{len(devices)} x {names}" if len(devices) > 1 else names
         shared = f", {self.per_gpu} on each" if self.per_gpu > 1 else ""
-        together = f", {self.how}" if self.ranks > 1 else ""
+        together = f", {self.backend}" if self.ranks > 1 else ""
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
-        each = f" of {self.each} devices" if self.each > 1 else ""
+        each = f" of {self.devices_per_worker} devices" if self.devices_per_worker > 1 else ""
         cpus = f"{self.cpus:g} CPU{'' if self.cpus == 1 else 's'} each"
         return f"{workers}{each} on {place}{shared}{together}, {cpus}"
 

@@ -11,7 +11,7 @@ from raygpu.config.command_names import typed
 from raygpu.config.problem_schema import maximizes
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Profile
-from raygpu.planning.under_use import UnderUse, under_use
+from raygpu.planning.under_use import Underutilization, under_use
 from raygpu.records import profile_store, sets_csv, timeline, trials_csv
 from raygpu.records.json_files import read_json
 from raygpu.records.run_directory import RunDirectory
@@ -117,7 +117,7 @@ class RunData:
         }
         return {name: "log" in kind for name, kind in kinds.items() if kind not in ("choice", "grid_search", "when")}
 
-    def under_used(self) -> list[UnderUse]:
+    def under_used(self) -> list[Underutilization]:
         """Return the GPUs that were used too little while the run held them."""
         stays = self.timeline.occupancies
         found = []

@@ -1,9 +1,9 @@
 """The time left of a sweep, from its schedule and from what its Tune trials have taken so far. Without a clock of its
 own, so that a test plays any sweep through it.
 
-pace.hold("a1", ("t0000",), now)           a Tune trial has got its place
+pace.hold("a1", ("t0000",), now)           a Tune trial has got its slot
 pace.add("a1", now, [1, 1], 0.8)           two epochs of one trial, reported together, and their seconds of training
-pace.release("a1", now)                    its place is free again
+pace.release("a1", now)                    its slot is free again
 pace.left_s(now, records, num_trials)
 """
 
@@ -28,7 +28,7 @@ ESTIMATED_FROM_S = 1.5
 """Seconds of training after which the time left is told, unless a twelfth of the whole is done before."""
 EARLY = 1 / 12
 GOLDEN = (math.sqrt(5) - 1) / 2
-"""Multiples of it, without their whole parts, fill the interval from 0 to 1 evenly."""
+"""Golden ratio: the fractional parts of its multiples are a low-discrepancy sequence in the interval from 0 to 1."""
 ROUNDS = ((40, 24), (200, 8))
 """Number of simulations that are averaged, for at most this number of jobs; one for more."""
 SHORTEST_S = 0.05
@@ -43,21 +43,21 @@ class SweepPace:
         self.holders: dict[str, Holder] = {}
         self._ended: list[Holder] = []
         self._between: list[float] = []
-        """Seconds beside the epochs of each Tune trial whose place had a worker already."""
+        """Seconds beside the epochs of each Tune trial whose slot had a worker already."""
         self._starts: list[float] = []
-        """Seconds from getting a place to the first epoch, where the worker had to start."""
+        """Seconds from getting a slot to the first epoch, where the worker had to start."""
         self._freed: deque[float] = deque()
-        """Moments at which places became free, until the next Tune trial takes them."""
+        """Moments at which slots became free, until the next Tune trial takes them."""
         self._last_freed = 0.0
-        self._at_once: deque[int] = deque(maxlen=2 * schedule.places + 2)
-        """Number of Tune trials in their places whenever another one had got its place."""
+        self._at_once: deque[int] = deque(maxlen=2 * schedule.slots + 2)
+        """Number of Tune trials in their slots whenever another one had got its slot."""
         self._training_since: float | None = None
         self._names: list[str] = []
 
     def hold(self, holder: str, trial_ids: Sequence[str], now: float) -> None:
-        """Note that a Tune trial has got its place."""
+        """Note that a Tune trial has got its slot."""
         since = self._freed.popleft() if self._freed else None
-        if since is not None and self.schedule.generation:  # the place was idle until the generation had ended
+        if since is not None and self.schedule.generation:  # the slot was idle until the generation had ended
             since = self._last_freed
         kind = self.schedule.kinds.get(trial_ids[0], -1) if trial_ids else -1
         self._at_once.append(len(self.holders) + 1)
@@ -90,7 +90,7 @@ class SweepPace:
         held.heard = now
 
     def release(self, holder: str, now: float) -> None:
-        """Note that a Tune trial has given its place back."""
+        """Note that a Tune trial has given its slot back."""
         held = self.holders.pop(holder, None)
         if held is None:
             return
@@ -139,7 +139,7 @@ class SweepPace:
         )
         spent_s = now - self._training_since
         heard = sum(held.heard is not None for held in self.holders.values()) + len(self._ended)
-        early = spent_s < ESTIMATED_FROM_S or heard < min(self.schedule.places, len(self.holders)) / 2
+        early = spent_s < ESTIMATED_FROM_S or heard < min(self.schedule.slots, len(self.holders)) / 2
         return None if early and spent_s < EARLY * (spent_s + left_s) else left_s
 
     @property
@@ -147,7 +147,7 @@ class SweepPace:
         """Number of Tune trials at once: the plan's, or as many as there were lately, if those have always been
         fewer."""
         known = len(self._at_once) == self._at_once.maxlen
-        return max(self._at_once) if known else self.schedule.places
+        return max(self._at_once) if known else self.schedule.slots
 
     @property
     def _between_s(self) -> float:
@@ -188,7 +188,7 @@ class SweepPace:
         return [[], *found] if under_way >= 0 and under_way not in blocks else found
 
     def _may_run(self, name: str, records: Mapping[str, TrialRecord]) -> bool:
-        """Return whether a trial that has no place is expected to run: it has not ended, nor will its set's first trial
+        """Return whether a trial that has no slot is expected to run: it has not ended, nor will its set's first trial
         be stopped."""
         if (record := records.get(name)) is not None:
             return not record.ended
@@ -208,7 +208,7 @@ class SweepPace:
 
 
 def _set_number(name: str) -> int:
-    """Return the place of a trial's set in the search."""
+    """Return the number of a trial's set in the search."""
     return int(name.partition("-")[0][1:])
 
 
@@ -236,7 +236,7 @@ class _Outlook:
         return self.between_s + self.survival.draw(part, after) * self.paces.epoch_s(pace, 1)
 
     def running_s(self, held: Holder, records: Mapping[str, TrialRecord], now: float, number: int) -> float:
-        """Return the seconds that a Tune trial in its place still takes."""
+        """Return the seconds that a Tune trial in its slot still takes."""
         left = [record for name in held.trial_ids if (record := records.get(name)) is not None and not record.ended]
         if held.heard is None:
             whole_s = self.waiting_s(held.trial_ids, records, held.kind, number)

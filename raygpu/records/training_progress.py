@@ -16,7 +16,7 @@ from raygpu.records.training_pace import TrainingPace
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
 
-Wish = Literal["", "checkpoint", "stop"]
+ControlRequest = Literal["", "checkpoint", "stop"]
 """Rank 0's request to all ranks: to be saved after this exchange, or to be saved and end."""
 
 
@@ -41,7 +41,7 @@ class Progress:
     shares: tuple[int, ...]
     """Each rank's share of a whole batch from now on."""
     noise: NoiseScale | None
-    wish: Wish
+    request: ControlRequest
     result: EpochResult | None = None
     """Result of an epoch that has ended; its validation metrics on rank 0 only."""
     diverged: bool = False

@@ -110,7 +110,9 @@ class Records:
             record = self.by_id.get(trial.trial_id)
             if record is None or record.ended:
                 used = record.rgu_hours if record is not None else None
-                record = self.by_id[trial.trial_id] = TrialRecord(trial, rgu_hours=used, which=self.scoring.which)
+                record = self.by_id[trial.trial_id] = TrialRecord(
+                    trial, rgu_hours=used, score_rule=self.scoring.score_rule
+                )
                 self._curves.pop(trial.trial_id, None)
             record.status = "running"
             return record
@@ -140,8 +142,8 @@ class Records:
                 record.metrics = dict(result.metrics)
                 record.diverged = self.scoring.diverged(result.metrics)
                 with suppress(UnknownMetric):
-                    is_best = record.standing.take(self.scoring, result)
-                    if self.scoring.which == "last" or is_best:
+                    is_best = record.scores.take(self.scoring, result)
+                    if self.scoring.score_rule == "last" or is_best:
                         record.further = self.scoring.further_values(result.metrics)
                     self._draw(trial_id, record)
                 if result.num_samples is not None and result.train_s is not None:
@@ -154,8 +156,8 @@ class Records:
                     rate = result.samples_per_s  # a function's or script's own
                     record.samples_per_s = rate if rate is not None and math.isfinite(rate) else None
             if best is not None:
-                record.standing.best, record.standing.best_epoch = best
-            record.score = record.standing.score(self.scoring)
+                record.scores.best, record.scores.best_epoch = best
+            record.score = record.scores.score(self.scoring)
             return new
 
     def change(self, trial_id: str, change: Change) -> bool:
@@ -175,8 +177,8 @@ class Records:
 
     def _draw(self, trial_id: str, record: TrialRecord) -> None:
         """Continue a trial's curve by its newest score."""
-        if record.standing.last is not None and math.isfinite(record.standing.last):
-            self._curves.setdefault(trial_id, Curve()).add(record.standing.last)
+        if record.scores.last is not None and math.isfinite(record.scores.last):
+            self._curves.setdefault(trial_id, Curve()).add(record.scores.last)
 
     def hold(self, holder: str, trial_ids: Sequence[str] = (), gpu_share: float = 1.0) -> None:
         """Note that a Tune trial, of these trials, begins to hold its share of a GPU."""

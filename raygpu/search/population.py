@@ -1,7 +1,7 @@
 """A population under way: what its trials have reported, and what each of them is to do after an interval.
 
 population = Population(section, parameters, populations(trials, names), epochs=20, seed=0, maximize=True)
-orders = population.exchange(5, [Report("t0000", {5: Reached(0.9, {"lr": 0.1})}, {})])    # None: wait for the others
+orders = population.exchange(5, [MemberScores("t0000", {5: Reached(0.9, {"lr": 0.1})}, {})])  # None: wait for others
 
 Where all trials train at once, an interval is decided when the last of them has got there, so that the result depends
 on the seed alone. Where they do not, or where one is missing, a trial is compared with those that have been there.
@@ -31,7 +31,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MemberScores:
     """A trial's report at an interval, with all that it has reported before: it may be all that is left of it."""
 
     trial_id: str
@@ -85,7 +85,7 @@ class Population:
         self._away: set[str] = set()
         self._ended: set[str] = set()
 
-    def exchange(self, epoch: int, reports: Sequence[Report]) -> Orders | None:
+    def exchange(self, epoch: int, reports: Sequence[MemberScores]) -> Orders | None:
         """Take in the reports of one worker's trials at an interval; return their orders, None to wait.
 
         Asked again, it gives the same orders.
@@ -100,7 +100,7 @@ class Population:
                 self._decide(epoch, self.groups[name], names)
         return self._orders(epoch, names)
 
-    def _take(self, epoch: int, report: Report) -> None:
+    def _take(self, epoch: int, report: MemberScores) -> None:
         name = report.trial_id
         self._away.discard(name)
         self._ended.discard(name)

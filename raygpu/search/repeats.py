@@ -71,7 +71,7 @@ def number_of(trial_id: str) -> int:
     return int(trial_id.partition("-")[2] or 1) - 1
 
 
-def is_screened(trial_id: str) -> bool:
+def may_be_stopped(trial_id: str) -> bool:
     """Return whether a stopping rule may stop a trial: the first training of its set."""
     return number_of(trial_id) == 0
 

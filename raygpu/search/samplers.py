@@ -51,7 +51,7 @@ def sampler(config: SweepConfig, space: Space) -> Sampler:
         maximize = [config.maximize, *(more for _, more in config.further_metrics)]
         require(algorithm, space, several=len(maximize) > 1)
         generation = config.search.generation
-        return Generations(space, config.trials, generation, seed, maximize, algorithm=algorithm, starts=starts)
+        return OptunaSampler(space, config.trials, generation, seed, maximize, algorithm=algorithm, starts=starts)
     draw = quasi_random_trials if algorithm == "qmc" else random_trials
     return DrawnTrials(draw(space, config.trials, seed, starts))
 
@@ -89,7 +89,7 @@ class DrawnTrials:
         self.trials, self.num_trials = larger.trials, larger.num_trials
 
 
-class Generations:
+class OptunaSampler:
     """Optuna, asked for a fixed number of trials at a time and told their scores in trial order.
 
     The order in which trials end does not matter, so a search repeats as long as its scores rank equally.
@@ -154,7 +154,7 @@ class Generations:
             self._scores[trial_id] = score
             self._further[trial_id] = further
 
-    def extend(self, larger: Generations) -> None:
+    def extend(self, larger: OptunaSampler) -> None:
         """Ask for as many trials as another search."""
         self.num_trials = larger.num_trials
 

@@ -13,7 +13,7 @@ from raygpu.search.trials import EpochResult
 if TYPE_CHECKING:
     from raygpu.config import SweepConfig
 
-Which = Literal["last", "best"]
+ScoreRule = Literal["last", "best"]
 """The epoch whose metric is a trial's score."""
 
 
@@ -23,7 +23,7 @@ class Scoring:
 
     metric: str
     maximize: bool
-    which: Which = "last"
+    score_rule: ScoreRule = "last"
     further: tuple[tuple[str, bool], ...] = ()
     """Further metrics of a sweep with several, each with whether more is better."""
 
@@ -87,7 +87,7 @@ class Scoring:
 
 
 @dataclass(slots=True)
-class Standing:
+class TrialScores:
     """A trial's scores so far. Epochs arrive in order."""
 
     last: float | None = None
@@ -123,4 +123,4 @@ class Standing:
     def score(self, scoring: Scoring) -> float | None:
         """Return the trial's score by the sweep's rule; infinite, on the worse side, if it has diverged."""
         diverged = self.last is not None and not math.isfinite(self.last)
-        return self.last if scoring.which == "last" or diverged else self.best
+        return self.last if scoring.score_rule == "last" or diverged else self.best

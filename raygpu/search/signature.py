@@ -149,13 +149,13 @@ def differing(groups: Sequence[Group]) -> list[str]:
     return [name for _, name in sorted(various, reverse=True)]
 
 
-def cut(groups: Mapping[Signature, int], places: int, most: int = MAX_MEMBERS) -> dict[Signature, int]:
-    """Return the number of arrays to cut each group into, so that all places have work.
+def cut(groups: Mapping[Signature, int], slots: int, most: int = MAX_MEMBERS) -> dict[Signature, int]:
+    """Return the number of arrays to cut each group into, so that all slots have work.
 
-    groups: number of trials by signature. places: arrays that can run at once. most: members of an array.
+    groups: number of trials by signature. slots: arrays that can run at once. most: members of an array.
     """
     numbers = {signature: math.ceil(count / most) for signature, count in groups.items()}
-    idle = min(places, sum(groups.values())) - sum(numbers.values())
+    idle = min(slots, sum(groups.values())) - sum(numbers.values())
     for _ in range(idle):  # the group whose arrays are the widest gets one more
         signature = max(groups, key=lambda own: groups[own] / numbers[own])
         numbers[signature] += 1
@@ -168,12 +168,12 @@ def even(count: int, num_parts: int) -> list[range]:
     return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]
 
 
-def array_members(groups: Sequence[Group], places: int, members: int | None = None) -> list[tuple[str, ...]]:
-    """Return the trials of each array of these groups, the widest array first. places: arrays that can run at once.
+def array_members(groups: Sequence[Group], slots: int, members: int | None = None) -> list[tuple[str, ...]]:
+    """Return the trials of each array of these groups, the widest array first. slots: arrays that can run at once.
     members: trials of an array at most, by default MAX_MEMBERS."""
     fused = {group.signature: group for group in groups if group.reason is None}
     counts = {signature: len(group.trials) for signature, group in fused.items()}
-    numbers = cut(counts, places, members or MAX_MEMBERS)
+    numbers = cut(counts, slots, members or MAX_MEMBERS)
     arrays = []
     for signature, group in fused.items():
         names = [trial.trial_id for trial in group.trials]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raygpu.search.scoring import Standing, Which
+from raygpu.search.scoring import ScoreRule, TrialScores
 from raygpu.search.trials import Trial
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed", "interrupted"]
@@ -49,9 +49,9 @@ class TrialRecord:
     train_s: float = 0.0
     rgu_hours: float | None = None
     """Hours of a Reference GPU Unit used so far; None if the GPU's worth is not known."""
-    which: Which = "last"
+    score_rule: ScoreRule = "last"
     """The epoch whose metric is the score."""
-    standing: Standing = field(default_factory=Standing)
+    scores: TrialScores = field(default_factory=TrialScores)
     """Scores so far."""
     changes: list[Change] = field(default_factory=list)
     """Takeovers of other trials' parameters, in a population."""
@@ -75,12 +75,17 @@ class TrialRecord:
     @property
     def best_epoch(self) -> int | None:
         """Epoch of the best finite score, even if the trial's score is of the last epoch."""
-        return self.standing.best_epoch
+        return self.scores.best_epoch
 
     @property
     def score_epoch(self) -> int | None:
         """Epoch of the trial's score."""
-        return self.best_epoch if self.which == "best" and not self.diverged else self.standing.last_epoch
+        return self.best_epoch if self.score_rule == "best" and not self.diverged else self.scores.last_epoch
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the trial has finished or was stopped early."""
+        return self.status in ("finished", "stopped")
 
     @property
     def ended(self) -> bool:

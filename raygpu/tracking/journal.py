@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from raygpu.errors import TrackingError
-from raygpu.search.scoring import Standing
+from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.pending_writes import Write
@@ -182,9 +182,9 @@ def _encode(write: Write) -> Any:
             {**{name: getattr(result, name) for name in EPOCH}, "metrics": _floats(result.metrics)} for result in value
         ]
     if write.kind == "end":
-        names = ("status", "diverged", "error", "reason", "rgu_hours", "which")
+        names = ("status", "diverged", "error", "reason", "rgu_hours", "score_rule")
         ending = {name: getattr(value, name) for name in names}
-        return {"trial": _trial(value.trial), "standing": asdict(value.standing), **ending}
+        return {"trial": _trial(value.trial), "scores": asdict(value.scores), **ending}
     if write.kind == "metrics":
         return _floats(value)
     if write.kind == "gpu":
@@ -204,8 +204,8 @@ def _decode(line: Mapping[str, Any]) -> Write:
         case "epochs":
             value = [EpochResult(**result) for result in value]
         case "end":
-            standing = Standing(**value.get("standing", {}))
-            value = TrialRecord(**{**value, "trial": Trial(**value["trial"]), "standing": standing})
+            scores = TrialScores(**value.get("scores", {}))
+            value = TrialRecord(**{**value, "trial": Trial(**value["trial"]), "scores": scores})
         case "place" | "gpu" | "metrics":
             pass
         case unknown:

@@ -56,7 +56,7 @@ class Spool(NullWriter):
 
     def end(self, record: TrialRecord) -> None:
         """Note a trial's end."""
-        self._put("end", record.trial.trial_id, replace(record, standing=replace(record.standing)))
+        self._put("end", record.trial.trial_id, replace(record, scores=replace(record.scores)))
 
     def run_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Note metrics of the run itself."""

@@ -47,15 +47,15 @@ def points(result: EpochResult, time_ms: int) -> list[MetricValue]:
 def final_points(record: TrialRecord, time_ms: int) -> list[MetricValue]:
     """Return the metrics of a trial's run at its end; its best epoch only where that one scores the trial."""
     values = {"rgu_hours": record.rgu_hours}
-    if record.which == "best" and not record.diverged:
-        values |= {"best/score": record.standing.best, "best/epoch": record.best_epoch}
+    if record.score_rule == "best" and not record.diverged:
+        values |= {"best/score": record.scores.best, "best/epoch": record.best_epoch}
     return [MetricValue(name, value, 0, time_ms) for name, value in values.items() if value is not None]
 
 
 def final_tags(record: TrialRecord) -> dict[str, Any]:
     """Return the tags of a trial's run that say how it ended."""
     tags: dict[str, Any] = {"raygpu.status": "diverged" if record.diverged else record.status}
-    tags["raygpu.score"] = f"{record.which} epoch"
+    tags["raygpu.score"] = f"{record.score_rule} epoch"
     if record.best_epoch is not None:
         tags["raygpu.best_epoch"] = record.best_epoch
     if record.diverged:

@@ -143,8 +143,8 @@ class Writer:
             error=record.error,
             reason=record.reason,
             rgu_hours=record.rgu_hours,
-            which=record.which,
-            standing=replace(record.standing),
+            score_rule=record.score_rule,
+            scores=replace(record.scores),
         )
         self._put("end", record.trial.trial_id, copy)
 

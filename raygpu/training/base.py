@@ -66,7 +66,7 @@ class Exported:
     """The exported program's path; None for a torch model with a single input, which MLflow exports itself."""
 
 
-def surroundings(threads: int, *, yielding: bool = False) -> dict[str, str]:
+def thread_environment(threads: int, *, yielding: bool = False) -> dict[str, str]:
     """Return environment variables for a process that shares its machine: bounded CPU threads, GPU memory on demand.
 
     TensorFlow and JAX would otherwise take the whole GPU from their neighbours. yielding: threads that wait for each
@@ -125,7 +125,7 @@ class ProductionTraining(Protocol):
         """End early if need be, and free memory. Called once, in any case."""
 
 
-class Array(Protocol):
+class ModelArray(Protocol):
     """Interface of an array: trials that train side by side, an epoch of all at a time; or a trial alone."""
 
     @property
@@ -158,7 +158,7 @@ class Array(Protocol):
         """Free memory, threads and processes. Called once, in any case."""
 
 
-class ChangingArray(Array, Protocol):
+class ChangingArray(ModelArray, Protocol):
     """Interface of an array whose members belong to a population: they take over parameters, and change values."""
 
     def adopt(self, trial_id: str, settings: OptimizerSettings) -> None:
@@ -171,7 +171,7 @@ class ChangingArray(Array, Protocol):
         """Copy parameters, buffers and optimizer state to a member from a checkpoint of this epoch."""
 
 
-def made_by(experiment: Experiment, hp: Mapping[str, Any]) -> Any:
+def build_model(experiment: Experiment, hp: Mapping[str, Any]) -> Any:
     """Return the result of `model(hp)`. Raises RuntimeError if it exits, which would end a command without a word."""
     try:
         return experiment.model(hp)

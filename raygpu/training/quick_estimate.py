@@ -25,7 +25,7 @@ from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.timing import Bench
+from raygpu.training.timing import TrainingBenchmark
 from raygpu.training.torch.solo import EVALUATION_BATCH, TorchSolo
 
 SAMPLES = 32
@@ -92,8 +92,8 @@ class QuickEstimate:
         return points
 
     @contextlib.contextmanager
-    def _bench(self, way: Way, trials: Sequence[Trial]) -> Iterator[Bench]:
-        bench = Bench(way, self._source, self._experiment, self._splits, trials, self._settings())
+    def _bench(self, way: Way, trials: Sequence[Trial]) -> Iterator[TrainingBenchmark]:
+        bench = TrainingBenchmark(way, self._source, self._experiment, self._splits, trials, self._settings())
         try:
             bench.warm_up()
             yield bench
@@ -114,5 +114,5 @@ class QuickEstimate:
             torch.set_num_threads(threads)
 
 
-def _rate(bench: Bench) -> float:
+def _rate(bench: TrainingBenchmark) -> float:
     return sum(window.rate for window in bench.window(time.time(), WINDOW_S))

@@ -1,6 +1,6 @@
 """Measure the speed of trainings in one process: warmed up, then timed for a window while other processes do the same.
 
-bench = Bench("fused", source, code, splits, trials, settings)
+bench = TrainingBenchmark("fused", source, code, splits, trials, settings)
 bench.warm_up()
 window = bench.window(start_at, seconds)
 """
@@ -173,7 +173,7 @@ class _Runner:
         return work
 
 
-class Bench:
+class TrainingBenchmark:
     """Trainings of one process that run at the same time, in one of the ways to share a device.
 
     way: "fused" trains all trials as one array, "threads" each in a thread, "split" each on a logical device of

@@ -15,7 +15,7 @@ from raygpu.config.sections import Way
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
-from raygpu.engines.cluster.sites import local_site
+from raygpu.engines.cluster.hardware import local_hardware
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.errors import BadInput
@@ -90,9 +90,9 @@ def subject_of(
         splits = part_of(config, step.splits, trial.hyperparameters)
         say([*step.notes, *cut_lines(step.splits, splits)])
     shaped_by = signature(source, code, splits, trial)
-    site = replace(local_site(gpus, [host.node(1)]), num_cpus=host.num_cpus())
+    hardware = replace(local_hardware(gpus, [host.node(1)]), num_cpus=host.num_cpus())
     workload = Workload(source, splits, trial, config.gpu.precision)
-    return workload, code, subject(workload, code, shaped_by, site)
+    return workload, code, subject(workload, code, shaped_by, hardware)
 
 
 def _lines(measuring: MeasuredTraining) -> list[str]:

@@ -1,7 +1,7 @@
 """Plan a sweep as early as possible: before Ray is up, or with a probe on its cluster.
 
 planner = Planner(config, num_trials, groups, measurer, console.lines)
-planner.ahead(local_site(gpus, nodes))
+planner.ahead(local_hardware(gpus, nodes))
 decision = planner.on(cluster)
 """
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from raygpu.cli.plan_view import decision_lines
 from raygpu.config import SweepConfig
-from raygpu.engines.cluster.sites import cluster_site
+from raygpu.engines.cluster.hardware import cluster_hardware
 from raygpu.engines.profiling.measurer import Measurer
-from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.estimates import Estimates, Hardware
 from raygpu.planning.sweep_plan import Decision, decide
 from raygpu.workflow.trial_groups import Grouped, usable
 
@@ -47,14 +47,14 @@ class Planner:
         self._decision: Decision | None = None
         self._unknown = False
 
-    def ahead(self, site: Site, *, dry: bool = False) -> None:
+    def ahead(self, hardware: Hardware, *, dry: bool = False) -> None:
         """Decide without a cluster, unless a measurement is needed there. Raises BadInput.
 
         dry: nothing will be measured; the plan is printed as it would be without measurements.
         """
-        estimates, self._unknown = self._measurer.kept(site)
+        estimates, self._unknown = self._measurer.kept(hardware)
         if not self._unknown or dry:
-            self._decide(site, estimates)
+            self._decide(hardware, estimates)
         if self._unknown and dry:
             self._say(["plan: the sweep itself would first measure which way is fastest here"])
         elif estimates.is_timed_now and dry:
@@ -64,23 +64,23 @@ class Planner:
         """Return the decision for this cluster; measure there first if no kept profile or estimate decides. Raises
         BadInput."""
         if self._decision is None:
-            site = cluster_site(cluster)
+            hardware = cluster_hardware(cluster)
             if not self._unknown:  # nobody has looked yet
-                estimates, self._unknown = self._measurer.kept(site)
+                estimates, self._unknown = self._measurer.kept(hardware)
             if self._unknown:
                 self._say(["plan: measuring which way is fastest here"])
-                estimates = self._measurer.probe(cluster, site)
-            return self._decide(site, estimates)
+                estimates = self._measurer.probe(cluster, hardware)
+            return self._decide(hardware, estimates)
         return self._decision
 
-    def _decide(self, site: Site, estimates: Estimates) -> Decision:
+    def _decide(self, hardware: Hardware, estimates: Estimates) -> Decision:
         groups, config = self._groups, self._config
-        nodes, left_out = usable(site.nodes, groups.architectures)
-        site = replace(site, nodes=nodes)
-        decision = decide(site, config, self._num_trials, groups.groups, groups.sharing, estimates)
+        nodes, left_out = usable(hardware.nodes, groups.architectures)
+        hardware = replace(hardware, nodes=nodes)
+        decision = decide(hardware, config, self._num_trials, groups.groups, groups.sharing, estimates)
         if groups.grouper is not None and decision.alone:  # where trials are drawn later, too
             groups.grouper.alone = dict(decision.alone)
-        self.lines = decision_lines(decision, config, site, left_out, drawn=groups.drawn)
+        self.lines = decision_lines(decision, config, hardware, left_out, drawn=groups.drawn)
         self._say(self.lines)
         self._decision = decision
         return decision

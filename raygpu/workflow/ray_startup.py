@@ -62,11 +62,11 @@ class RayStart(Generic[AnyConfig]):
         """Let a sweep's first workers import what the experiment's trainings need, while others plan."""
         if self._preload is None:
             return
-        from raygpu.training.base import surroundings
+        from raygpu.training.base import thread_environment
 
         may_fuse: bool = source.kind == "torch" and self._may_fuse
         modules = [*WORKER_MODULES[source.kind], *(FUSED_MODULES if may_fuse else ())]
-        own = surroundings(1, yielding=may_fuse)
+        own = thread_environment(1, yielding=may_fuse)
         # The number of threads is set again for each training; whether they yield is read once, by torch's import.
         self._preload.announce(modules, {"OMP_WAIT_POLICY": own["OMP_WAIT_POLICY"]} if may_fuse else {})
 

@@ -16,7 +16,7 @@ from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.service.client import Lease, NotUsed, lease
 from raygpu.engines.cluster.service.folder import ServiceFolder
 from raygpu.engines.cluster.service.handover import SWITCH
-from raygpu.engines.cluster.service.ledger import Wish
+from raygpu.engines.cluster.service.ledger import GpuRequest
 from raygpu.storage import is_job
 
 if TYPE_CHECKING:  # Ray takes seconds to import
@@ -94,13 +94,13 @@ def _use(
         if os.environ.get("RAY_AUTH_MODE", "token") != "token":
             raise NotUsed("RAY_AUTH_MODE turns Ray's tokens off here")
         ray_environment.prepare(local=True)
-        wish = Wish(
+        request = GpuRequest(
             what=f"{config.COMMAND} {config.name}",
             most=section.most_gpus if section is not None else None,
             least=least,
             whole=measures,
         )
-        found = lease(folder, wish, of, uuid.uuid4().hex, tell, apart=apart)
+        found = lease(folder, request, of, uuid.uuid4().hex, tell, apart=apart)
     except OSError:  # there is no folder for it, and so no service
         return None
     except NotUsed as reason:

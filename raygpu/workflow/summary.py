@@ -33,7 +33,7 @@ from raygpu.workflow.user_code import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.train.production import Ended
+    from raygpu.engines.train.production import TrainingOutcome
     from raygpu.engines.tune.sweep_monitor import SweepMonitor
     from raygpu.planning.worker_devices import WorkerDevices
 
@@ -152,7 +152,7 @@ def summarize_training(
     history: History,
     placing: WorkerDevices,
     global_batch: int | None,
-    ended: Ended,
+    ended: TrainingOutcome,
     stages: Stages,
 ) -> dict[str, Any]:
     """Return the content of a production training's `summary.json`, but for its tracking.
@@ -285,7 +285,7 @@ def _keep_files(folder: RunDirectory, records: Records, wanted: Sequence[str]) -
 
 def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
-    if best.which != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
+    if best.score_rule != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
         return []
     kept = kept_epoch(folder, best.trial.trial_id)
     if kept == best.best_epoch:

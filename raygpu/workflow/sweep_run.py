@@ -354,6 +354,6 @@ class SweepUnderWay:
             return ranked[:NUM_BEST]
         sets = records.sets()
         if has_best:
-            self.console.best_sets(metric, records.scoring.which, sets[:NUM_BEST])
+            self.console.best_sets(metric, records.scoring.score_rule, sets[:NUM_BEST])
             self.console.results(verdict(sets, self.summary))
         return [each.best for each in sets[:NUM_BEST] if each.best is not None]

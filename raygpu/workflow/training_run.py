@@ -39,7 +39,7 @@ from raygpu.workflow.winner_score import scored_once
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.train.production import Ended, Notice, Setup
+    from raygpu.engines.train.production import Notice, ProductionSetup, TrainingOutcome
     from raygpu.engines.train.worker_reports import Joined, Report
     from raygpu.tracking.runs import RunTree
 
@@ -113,7 +113,7 @@ class TrainingRun:
             self.cluster.require(folder.shared)
         return folder
 
-    def run(self, warm_start: Path | None) -> Ended:
+    def run(self, warm_start: Path | None) -> TrainingOutcome:
         """Train to the end, or Ctrl-C; delete a training that failed before its first checkpoint."""
         from raygpu.engines.cluster.prometheus import TrainingExporter
         from raygpu.engines.train.production import ProductionRun
@@ -146,7 +146,7 @@ class TrainingRun:
             console.stop(self.history)
             self.stages.end("training")
 
-    def _score_model(self, ended: Ended) -> None:
+    def _score_model(self, ended: TrainingOutcome) -> None:
         """Score the model of a training that has ended on the test data, if there is any; Ray is still there."""
         from raygpu.engines.cluster.scoring_worker import ScoringWork, scores_on_test
 
@@ -182,10 +182,10 @@ class TrainingRun:
         saved = self.history.checkpoints > 0 or self.folder.training_checkpoints()  # not yet told of, if Ray has ended
         return self.resuming or bool(saved)
 
-    def _setup(self, warm_start: Path | None) -> Setup:
-        from raygpu.engines.train.production import Setup
+    def _setup(self, warm_start: Path | None) -> ProductionSetup:
+        from raygpu.engines.train.production import ProductionSetup
 
-        return Setup(
+        return ProductionSetup(
             cluster=self.cluster,
             task=self._task(warm_start),
             splits=self.found.splits,
@@ -214,7 +214,7 @@ class TrainingRun:
             scoring=self.history.scoring,
             shared=self.layout.placing.shared,
             simulated=self.layout.placing.simulated,
-            each=self.layout.placing.each,
+            devices_per_worker=self.layout.placing.devices_per_worker,
             checkpoint_epochs=config.checkpoint.epochs,
             checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
             warm_start=start.uri if warm_start is not None else None,
@@ -275,7 +275,7 @@ class TrainingRun:
             self.timeline.host(psutil.cpu_percent())
         self.timeline.flush()
 
-    def finish(self, ended: Ended) -> Result:
+    def finish(self, ended: TrainingOutcome) -> Result:
         """Write the summary, keep the model, and end the run in MLflow."""
         from raygpu.engines.train.worker import best_of
 

@@ -27,7 +27,7 @@ from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
-from raygpu.training.distributed.parts_of_batches import lines_of_parts, part_sizes
+from raygpu.training.distributed.micro_batch_check import lines_of_parts, part_sizes
 from raygpu.training.folds import Folds
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step

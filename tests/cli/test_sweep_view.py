@@ -12,15 +12,19 @@ from raygpu.cli.formatting import duration
 from raygpu.cli.sweep_view import SweepConsole, gpu_facts, plain
 from raygpu.records.device import Device
 from raygpu.records.snapshot import Leader, Snapshot
-from raygpu.search.scoring import Standing
+from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from tests.repeat_cases import sets_of
 
 BEST = TrialRecord(
-    Trial("t0003", 7, {"lr": 0.123456, "path": "x" * 60}), "finished", 0.975, 20, standing=Standing(0.975, 0.98, 12, 20)
+    Trial("t0003", 7, {"lr": 0.123456, "path": "x" * 60}),
+    "finished",
+    0.975,
+    20,
+    scores=TrialScores(0.975, 0.98, 12, 20),
 )
-SECOND = TrialRecord(Trial("t0004", 8, {"lr": 0.01}), "running", 0.5, 2, standing=Standing(0.5, 0.5, 2, 2))
+SECOND = TrialRecord(Trial("t0004", 8, {"lr": 0.01}), "running", 0.5, 2, scores=TrialScores(0.5, 0.5, 2, 2))
 STATE = Snapshot(
     elapsed_s=65, num_trials=8, running=2, finished=3, stopped=1, failed=1, best=BEST,
     samples_per_s={0: 12345.6, 1: None}, time_left_s=39.6, held={0: 0.8},
@@ -156,7 +160,7 @@ def test_the_best_trials_are_cut_at_a_terminal_s_width_alone() -> None:
 def test_it_is_said_of_which_epoch_the_best_score_is_and_whether_it_may_change() -> None:
     running = replace(BEST, status="running")
     assert "best 0.975 (t0003 at epoch 20, which goes on)" in plain(replace(STATE, best=running))
-    by_best = replace(BEST, which="best", score=0.98)
+    by_best = replace(BEST, score_rule="best", score=0.98)
     assert "best 0.98 (t0003 at epoch 12)" in plain(replace(STATE, best=by_best))
     stream = io.StringIO()
     SweepConsole(stream=stream).best("accuracy", [by_best])

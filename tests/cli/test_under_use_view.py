@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from raygpu.cli.under_use_view import under_use_lines, waiting_lines
-from raygpu.planning.under_use import UnderUse
+from raygpu.planning.under_use import Underutilization
 
-IDLE = UnderUse(0, "idle", 160.0, 200.0)
+IDLE = Underutilization(0, "idle", 160.0, 200.0)
 
 
 def test_each_gpu_has_a_line_and_each_cause_an_advice() -> None:
-    lines = under_use_lines([IDLE, UnderUse(1, "idle", 150.0, 200.0), UnderUse(2, "empty", 90.0, 180.0)], "sweep", {})
+    lines = under_use_lines(
+        [IDLE, Underutilization(1, "idle", 150.0, 200.0), Underutilization(2, "empty", 90.0, 180.0)], "sweep", {}
+    )
     assert lines[:3] == [
         "GPU 0 was idle, without any kernel, for 80 % of 3 min 20 s with trials on it",
         "GPU 1 was idle, without any kernel, for 75 % of 3 min 20 s with trials on it",
@@ -23,7 +25,7 @@ def test_each_gpu_has_a_line_and_each_cause_an_advice() -> None:
 def test_the_advice_fits_the_cause() -> None:
     (_, own) = under_use_lines([IDLE], "sweep", {"gpu": {"fraction": 0.5}})
     assert "--gpu.fraction auto measures how many" in own
-    (line, advice) = under_use_lines([UnderUse(0, "idle", 160.0, 200.0, cpu_pct=97.0)], "sweep", {})
+    (line, advice) = under_use_lines([Underutilization(0, "idle", 160.0, 200.0, cpu_pct=97.0)], "sweep", {})
     assert line.endswith("; the CPUs were 97 % busy meanwhile")
     assert advice.startswith("the CPUs bind, not the GPU")
     (_, batch) = under_use_lines([IDLE], "train", {})
@@ -31,7 +33,7 @@ def test_the_advice_fits_the_cause() -> None:
 
 
 def test_a_hardly_filled_gpu_is_told_by_its_multiprocessors() -> None:
-    (line, _) = under_use_lines([UnderUse(0, "light", 200.0, 200.0, sm_util_pct=12.0)], "sweep", {})
+    (line, _) = under_use_lines([Underutilization(0, "light", 200.0, 200.0, sm_util_pct=12.0)], "sweep", {})
     assert line == (
         "GPU 0 was hardly filled in 3 min 20 s with trials on it; 12 % of its multiprocessors were busy on average"
     )

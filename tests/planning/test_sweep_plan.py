@@ -12,7 +12,7 @@ from raygpu.cli.plan_view import decision_lines
 from raygpu.config import SweepConfig
 from raygpu.config.sections import ClusterSection, SweepClusterSection
 from raygpu.errors import BadInput
-from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.estimates import Estimates, Hardware
 from raygpu.planning.gpu_shares import Node, Plan
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.planning.sweep_plan import Decision, decide, make_fused_plan
@@ -22,8 +22,8 @@ from raygpu.workflow.planner import Planner
 from raygpu.workflow.trial_groups import Grouped
 
 CARD = Node(32, 1, 200.0, device="card", device_gib=24.0, free_gib=23.0)
-ON_CARD = Site([CARD], ["card"], "card", 24.0, 32)
-SIMULATED = Site([Node(32, 1, 200.0)], ["simulated"], "a CPU", None, 32)
+ON_CARD = Hardware([CARD], ["card"], "card", 24.0, 32)
+SIMULATED = Hardware([Node(32, 1, 200.0)], ["simulated"], "a CPU", None, 32)
 ONE = Signature(())
 GROUPS = [Group(ONE, [Trial(Trial.name(i), i, {}) for i in range(32)], "not fused")]
 
@@ -43,7 +43,7 @@ SLOWER = estimates(process={1: 100, 2: 180}, mps={2: 120})
 
 
 @pytest.mark.parametrize(
-    ("gpu", "measured", "site", "why"),
+    ("gpu", "measured", "hardware", "why"),
     [
         ({}, FASTER, ON_CARD, "measured to be faster"),
         ({}, SLOWER, ON_CARD, None),
@@ -54,11 +54,11 @@ SLOWER = estimates(process={1: 100, 2: 180}, mps={2: 120})
     ],
 )
 def test_the_plan_says_when_packed_trials_run_under_mps(
-    gpu: dict[str, Any], measured: Estimates, site: Site, why: str | None
+    gpu: dict[str, Any], measured: Estimates, hardware: Hardware, why: str | None
 ) -> None:
     wanted = config(**gpu)
-    decision = decide(site, wanted, 32, GROUPS, None, measured)
-    lines = [line for line in decision_lines(decision, wanted, site, drawn=True) if "CUDA MPS" in line]
+    decision = decide(hardware, wanted, 32, GROUPS, None, measured)
+    lines = [line for line in decision_lines(decision, wanted, hardware, drawn=True) if "CUDA MPS" in line]
     told = f"plan: packed trials run under CUDA MPS ({why}), each with its part of the GPU"
     assert lines == ([] if why is None else [told])
 
@@ -70,17 +70,17 @@ class Told:
         self.unknown = unknown
         self.probes = 0
 
-    def kept(self, site: Site) -> tuple[Estimates, bool]:
+    def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
         return Estimates() if self.unknown else SLOWER, self.unknown
 
-    def probe(self, cluster: Any, site: Site) -> Estimates:
+    def probe(self, cluster: Any, hardware: Hardware) -> Estimates:
         self.probes += 1
         return SLOWER
 
 
 def planned(measurer: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Planner, list[str]]:
     said: list[str] = []
-    monkeypatch.setattr("raygpu.workflow.planner.cluster_site", lambda cluster: ON_CARD)
+    monkeypatch.setattr("raygpu.workflow.planner.cluster_hardware", lambda cluster: ON_CARD)
     return Planner(config(), 32, Grouped(GROUPS, None, drawn=True), measurer, said.extend), said
 
 

@@ -28,7 +28,7 @@ def config(**values: Any) -> SweepConfig:
 def test_a_file_has_what_the_trial_was(tmp_path: Path) -> None:
     folder = RunDirectory.create(tmp_path, "mine")
     record = TrialRecord(TRIAL, score=0.5)
-    record.standing.take(Scoring("loss", maximize=False), EpochResult(4, {"loss": 0.5}))
+    record.scores.take(Scoring("loss", maximize=False), EpochResult(4, {"loss": 0.5}))
     write_best(folder, config(direction="min"), record)
     values = tomllib.loads(folder.best_toml.read_text())
     assert values == {

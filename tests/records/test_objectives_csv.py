@@ -11,7 +11,7 @@ from raygpu.errors import BadInput, UnknownMetric
 from raygpu.records import objectives_csv
 from raygpu.records.objectives_csv import ObjectivesRow
 from raygpu.records.trial_records import Records
-from raygpu.search.scoring import Scoring, Standing, Which
+from raygpu.search.scoring import ScoreRule, Scoring, TrialScores
 from raygpu.search.trials import EpochResult, Trial
 
 EPOCHS = {
@@ -22,8 +22,8 @@ EPOCHS = {
 }
 
 
-def records_of(which: Which) -> Records:
-    records = Records(4, Scoring("accuracy", True, which, (("latency_ms", False),)), [], 2)
+def records_of(score_rule: ScoreRule) -> Records:
+    records = Records(4, Scoring("accuracy", True, score_rule, (("latency_ms", False),)), [], 2)
     for name, epochs in EPOCHS.items():
         records.start(Trial(name, 0, {}))
         for number, (accuracy, latency) in enumerate(epochs, start=1):
@@ -54,7 +54,7 @@ def test_without_further_metrics_there_is_no_front() -> None:
 def test_a_further_metric_that_no_one_reports_is_named() -> None:
     scoring = Scoring("accuracy", True, "last", (("latency_ms", False),))
     with pytest.raises(UnknownMetric, match="read 'latency_ms'; the experiment reports: accuracy"):
-        Standing().take(scoring, EpochResult(1, {"accuracy": 0.5}))
+        TrialScores().take(scoring, EpochResult(1, {"accuracy": 0.5}))
 
 
 def test_the_file(tmp_path: Path) -> None:

@@ -30,24 +30,24 @@ def affine(fixed_s: float, each_s: float) -> Callable[[int], float]:
 
 
 @pytest.mark.parametrize(
-    ("num_trials", "places", "epoch_s"),
+    ("num_trials", "slots", "epoch_s"),
     [(24, 4, 0.5), (9, 4, 0.5), (5, 4, 2.0), (4, 4, 2.0), (64, 2, 0.02), (1, 1, 2.0)],
 )
-def test_waves_of_equal_trials(num_trials: int, places: int, epoch_s: float) -> None:
+def test_waves_of_equal_trials(num_trials: int, slots: int, epoch_s: float) -> None:
     """The last wave may be a single trial, which takes as long as a whole wave."""
     jobs = [alone(name, 20, epoch_s) for name in trial_names(num_trials)]
-    assert play(jobs, Schedule(20, places=places)).wrong() == []
+    assert play(jobs, Schedule(20, slots=slots)).wrong() == []
 
 
 def test_it_begins_as_not_known() -> None:
-    told = play([alone(name, 20, 0.5) for name in trial_names(24)], Schedule(20, places=4)).told
+    told = play([alone(name, 20, 0.5) for name in trial_names(24)], Schedule(20, slots=4)).told
     assert told[0][1] is None
     assert told[-1][1] is not None
 
 
 def test_the_start_of_workers_is_not_counted_again() -> None:
     jobs = [alone(name, 10, 0.3) for name in trial_names(30)]
-    assert play(jobs, Schedule(10, places=3), start_s=20.0).wrong() == []
+    assert play(jobs, Schedule(10, slots=3), start_s=20.0).wrong() == []
 
 
 def test_arrays_one_after_the_other() -> None:
@@ -76,10 +76,10 @@ def test_halving_counts_on_trials_that_end_early() -> None:
         names, epochs = trial_names(81), list(halved(trial_names(81), 2, 3, 20).values())
         random.Random(seed).shuffle(epochs)
         jobs = [alone(name, count, 0.5) for name, count in zip(names, epochs, strict=True)]
-        played = play(jobs, Schedule(20, places=4, stops=HALVING))
+        played = play(jobs, Schedule(20, slots=4, stops=HALVING))
         missed.append(len(played.wrong()) / sum(way >= 0.25 for way in ways(played)))
     assert sum(missed) / len(missed) < 0.3
-    without = play(jobs, Schedule(20, places=4))
+    without = play(jobs, Schedule(20, slots=4))
     early = [(left_s, without.ended - now) for now, left_s in without.told if left_s is not None and now < 10]
     assert all(left_s > 1.5 * true_s for left_s, true_s in early), "the rule is what makes it right"
     assert early
@@ -94,7 +94,7 @@ def test_trials_of_unequal_cost_by_their_kind() -> None:
     for seed in range(3):
         kinds = {name: random.Random(f"{seed}{name}").choice([0, 1, 2]) for name in trial_names(48)}
         jobs = [alone(name, 20, 0.2 * 4**kind) for name, kind in kinds.items()]
-        assert len(play(jobs, Schedule(20, places=4, kinds=kinds)).wrong()) <= 1
+        assert len(play(jobs, Schedule(20, slots=4, kinds=kinds)).wrong()) <= 1
 
 
 def test_heavy_tails_are_right_most_of_the_time() -> None:
@@ -102,21 +102,21 @@ def test_heavy_tails_are_right_most_of_the_time() -> None:
     for seed in range(10):
         chance = random.Random(seed)
         jobs = [alone(name, 20, 0.3 * chance.lognormvariate(0, 0.4)) for name in trial_names(48)]
-        played = play(jobs, Schedule(20, places=4))
+        played = play(jobs, Schedule(20, slots=4))
         missed.append(len(played.wrong()) / sum(way >= 0.25 for way in ways(played)))
     assert sum(missed) / len(missed) < 0.1
 
 
 def test_generations_wait_for_each_other() -> None:
     jobs = [alone(name, 20, 0.2) for name in trial_names(32)]
-    assert play(jobs, Schedule(20, places=3, generation=8)).wrong() == []
+    assert play(jobs, Schedule(20, slots=3, generation=8)).wrong() == []
 
 
 def test_functions_whose_epochs_nobody_knows() -> None:
     once = [alone(name, 1, 3.0, reported=False) for name in trial_names(24)]
-    assert play(once, Schedule(None, places=2), full=1).wrong() == []
+    assert play(once, Schedule(None, slots=2), full=1).wrong() == []
     several = [alone(name, 10, 0.7, reported=False) for name in trial_names(24)]
-    assert play(several, Schedule(None, places=2), full=10).wrong() == []
+    assert play(several, Schedule(None, slots=2), full=10).wrong() == []
 
 
 def test_the_first_report_of_a_function_is_no_pause_between_trials() -> None:
@@ -133,7 +133,7 @@ def test_the_first_report_of_a_function_is_no_pause_between_trials() -> None:
 
 
 def test_neighbours_that_have_ended_make_the_last_trials_faster() -> None:
-    pace = SweepPace(Schedule(10, places=4, slowdown=lambda active: active / 4))
+    pace = SweepPace(Schedule(10, slots=4, slowdown=lambda active: active / 4))
     records = {name: TrialRecord(Trial(name, 0, {}), "running", epochs=5) for name in trial_names(1)}
     pace.hold("0", ("t0000",), 0.0)
     pace.add("0", 5.0, [1.0] * 5, 5.0)
@@ -141,9 +141,9 @@ def test_neighbours_that_have_ended_make_the_last_trials_faster() -> None:
 
 
 def test_places_that_stay_empty_do_not_count() -> None:
-    """Tune may use fewer places than planned: a worker's start can take longer than a trial."""
+    """Tune may use fewer slots than planned: a worker's start can take longer than a trial."""
     jobs = [alone(name, 10, 0.3) for name in trial_names(40)]
-    played, schedule = play(jobs, Schedule(10, places=1)), Schedule(10, places=4)
+    played, schedule = play(jobs, Schedule(10, slots=1)), Schedule(10, slots=4)
     pace, now = SweepPace(schedule), 0.0
     records: dict[str, TrialRecord] = {}
     for number, name in enumerate(trial_names(12)):
@@ -157,7 +157,7 @@ def test_places_that_stay_empty_do_not_count() -> None:
 
 
 def test_a_lost_worker_s_trial_waits_again() -> None:
-    pace = SweepPace(Schedule(10, places=1))
+    pace = SweepPace(Schedule(10, slots=1))
     records = {"t0000": TrialRecord(Trial("t0000", 0, {}), "running", epochs=5)}
     pace.hold("0", ("t0000",), 0.0)
     pace.add("0", 5.0, [1.0] * 5, 5.0)

@@ -35,7 +35,7 @@ def report(epoch: int, *, diverged: bool = False, **metrics: float) -> Progress:
         rates=(),
         shares=(),
         noise=None,
-        wish="",
+        request="",
         result=EpochResult(epoch, metrics),
         diverged=diverged,
     )

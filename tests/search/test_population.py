@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygpu.config.population_section import PopulationSection
-from raygpu.search.population import Orders, Population, Reached, Report
+from raygpu.search.population import MemberScores, Orders, Population, Reached
 from raygpu.search.space import parse
 from raygpu.search.trial_record import Change
 
@@ -26,9 +26,9 @@ def population(count: int = 8, *, together: bool = True, groups: int = 1, **valu
     return Population(section, PARAMETERS, names, epochs=9, seed=3, maximize=True, together=together)
 
 
-def report(place: int, score: float, epoch: int = 2, **earlier: Any) -> Report:
+def report(place: int, score: float, epoch: int = 2, **earlier: Any) -> MemberScores:
     reached = {epoch: Reached(score, {"lr": 0.1 * (place + 1)})}
-    return Report(f"t{place:04d}", earlier.get("reached", {}) | reached, earlier.get("decided", {}))
+    return MemberScores(f"t{place:04d}", earlier.get("reached", {}) | reached, earlier.get("decided", {}))
 
 
 def played(scores: list[float], order: list[int], *, size: int = 1) -> dict[str, Change]:

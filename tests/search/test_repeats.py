@@ -7,8 +7,16 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.search.repeats import Repeats, Repetition, first_round, given_at_once, is_screened, known_trials, repeated
-from raygpu.search.samplers import DrawnTrials, Generations, sampler
+from raygpu.search.repeats import (
+    Repeats,
+    Repetition,
+    first_round,
+    given_at_once,
+    known_trials,
+    may_be_stopped,
+    repeated,
+)
+from raygpu.search.samplers import DrawnTrials, OptunaSampler, sampler
 from raygpu.search.space import parse, random_trials, trial_seed
 from raygpu.search.trials import Trial
 
@@ -97,7 +105,7 @@ def test_only_the_first_training_may_be_stopped_and_the_others_follow_if_it_was_
     search.tell("t0002-1", None)
     assert (search.num_trials, search.finished) == (6, True)
     assert search.base.told == {"t0001": 0.3, "t0002": None}
-    assert [is_screened(name) for name in ("t0003", "t0003-1", "t0003-2")] == [True, True, False]
+    assert [may_be_stopped(name) for name in ("t0003", "t0003-1", "t0003-2")] == [True, True, False]
 
 
 def score_of(trial):
@@ -158,7 +166,7 @@ def test_a_set_with_a_failed_repeat_gets_no_other_until_it_is_trained_again():
 
 
 def test_optunas_generations_are_told_means():
-    search = Repeats(Generations(SPACE, 5, 2, 0, maximize=[True]), Repetition(3), seed=0, maximize=True)
+    search = Repeats(OptunaSampler(SPACE, 5, 2, 0, maximize=[True]), Repetition(3), seed=0, maximize=True)
     given, sizes = [], []
     while round_ := drawn(search):
         sizes.append(len(round_))

@@ -7,7 +7,7 @@ import pytest
 from ray import cloudpickle
 
 from raygpu.config import SweepConfig
-from raygpu.search.samplers import DrawnTrials, Generations, sampler
+from raygpu.search.samplers import DrawnTrials, OptunaSampler, sampler
 from raygpu.search.space import parse, random_trials
 from raygpu.search.trials import Trial
 
@@ -29,7 +29,7 @@ def objective(trial: Trial) -> float:
     return hp["x"] ** 2 + (1.0 if hp.get("kind") == "far" else 0.0)
 
 
-def run(search: Generations, *, reverse: bool = False) -> list[Trial]:
+def run(search: OptunaSampler, *, reverse: bool = False) -> list[Trial]:
     """Ask until it waits, then tell the scores, in the order asked or in the reverse."""
     done: list[Trial] = []
     while not search.finished:
@@ -50,7 +50,7 @@ def test_drawn_gives_its_list_and_ends() -> None:
 
 
 def test_generations_wait_for_their_scores() -> None:
-    search = Generations(SPACE, num_trials=7, generation=3, seed=0, maximize=[False])
+    search = OptunaSampler(SPACE, num_trials=7, generation=3, seed=0, maximize=[False])
     first = [search.next() for _ in range(3)]
     assert None not in first
     assert search.next() is None
@@ -65,14 +65,14 @@ def test_generations_wait_for_their_scores() -> None:
 
 
 def test_the_order_in_which_trials_end_does_not_matter() -> None:
-    forwards = run(Generations(SPACE, 24, 6, seed=3, maximize=[False]))
-    backwards = run(Generations(SPACE, 24, 6, seed=3, maximize=[False]), reverse=True)
+    forwards = run(OptunaSampler(SPACE, 24, 6, seed=3, maximize=[False]))
+    backwards = run(OptunaSampler(SPACE, 24, 6, seed=3, maximize=[False]), reverse=True)
     assert forwards == backwards
     assert [trial.trial_id for trial in forwards] == [Trial.name(i) for i in range(24)]
 
 
 def test_it_learns() -> None:
-    learned = run(Generations(SPACE, 64, 8, seed=0, maximize=[False]))
+    learned = run(OptunaSampler(SPACE, 64, 8, seed=0, maximize=[False]))
     random = random_trials(SPACE, 64, seed=0)
     assert sum(map(objective, learned[32:])) < sum(map(objective, random[32:]))
 
@@ -91,14 +91,14 @@ def test_it_learns() -> None:
 @pytest.mark.filterwarnings("error:The distribution is specified")
 def test_steps_are_those_of_a_random_search(distribution: dict[str, Any], allowed: set[float]) -> None:
     space = parse({"x": distribution})
-    for trials in (run(Generations(space, 48, 8, seed=0, maximize=[False])), random_trials(space, 48, seed=0)):
+    for trials in (run(OptunaSampler(space, 48, 8, seed=0, maximize=[False])), random_trials(space, 48, seed=0)):
         drawn = [trial.hyperparameters["x"] for trial in trials]
         assert set(drawn) <= allowed
         assert len({type(value) for value in drawn}) == 1
 
 
 def test_conditions_hold() -> None:
-    for trial in run(Generations(SPACE, 24, 8, seed=1, maximize=[False])):
+    for trial in run(OptunaSampler(SPACE, 24, 8, seed=1, maximize=[False])):
         hp = trial.hyperparameters
         assert ("extra" in hp) == (hp["kind"] == "far")
         assert hp["n"] in (1, 2, 3)
@@ -106,11 +106,11 @@ def test_conditions_hold() -> None:
         assert hp["batch_size"] == 32
 
 
-def search_of(algorithm: str, **options: Any) -> Generations:
+def search_of(algorithm: str, **options: Any) -> OptunaSampler:
     if algorithm == "cmaes":
         pytest.importorskip("cmaes")
     num_trials = 16 if algorithm == "gp" else 24  # a Gaussian process takes seconds
-    return Generations(SPACE, num_trials, 8, 3, [False], algorithm=algorithm, **options)
+    return OptunaSampler(SPACE, num_trials, 8, 3, [False], algorithm=algorithm, **options)
 
 
 @pytest.mark.parametrize("algorithm", ["tpe", "gp", "cmaes", "nsgaii"])
@@ -136,14 +136,14 @@ def test_every_sampler_learns(algorithm: str, known: int) -> None:
 
 @pytest.mark.parametrize("score", [None, math.inf, math.nan])
 def test_a_trial_that_failed_or_diverged_does_not_block(score: float | None) -> None:
-    search = Generations(SPACE, 4, 2, seed=0, maximize=[False])
+    search = OptunaSampler(SPACE, 4, 2, seed=0, maximize=[False])
     for trial in (search.next(), search.next()):
         search.tell(trial.trial_id, score)
     assert search.next() is not None
 
 
 def test_a_search_goes_on_after_a_stop() -> None:
-    search = Generations(SPACE, 16, 4, seed=0, maximize=[False])
+    search = OptunaSampler(SPACE, 16, 4, seed=0, maximize=[False])
     for trial in [search.next() for _ in range(4)]:
         search.tell(trial.trial_id, objective(trial))
     copy = cloudpickle.loads(cloudpickle.dumps(search))
@@ -192,7 +192,7 @@ def test_the_earlier_name_of_tpe_stays() -> None:
 def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
     """Near 0 the first metric is best, near 1 the second one; what lies outside is beaten in both."""
 
-    def done(search: Generations) -> list[float]:
+    def done(search: OptunaSampler) -> list[float]:
         found: list[float] = []
         while not search.finished:
             generation = [trial for _ in range(8) if (trial := search.next()) is not None]
@@ -204,8 +204,8 @@ def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
         return found
 
     space = parse({"x": {"uniform": [-2.0, 2.0]}}, algorithm)
-    found = done(Generations(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
-    assert found == done(Generations(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
+    found = done(OptunaSampler(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
+    assert found == done(OptunaSampler(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
     assert len(found) == num_trials
     if algorithm == "tpe":  # chance puts three in ten there
         assert sum(-0.1 <= x <= 1.1 for x in found[-16:]) > 10

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from raygpu.errors import BadInput, UnknownMetric
-from raygpu.search.scoring import Scoring, Standing
+from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trials import EpochResult
 
 ACCURACY = Scoring("accuracy", maximize=True)
@@ -39,8 +39,8 @@ def test_another_metric_may_be_nan() -> None:
     assert not ACCURACY.diverged({"accuracy": 0.5, "loss": 1.0, "auc": math.nan})
 
 
-def standing(scoring: Scoring, *scores: float | None) -> Standing:
-    found = Standing()
+def scores_of(scoring: Scoring, *scores: float | None) -> TrialScores:
+    found = TrialScores()
     for epoch, score in enumerate(scores, 1):
         found.take(scoring, EpochResult(epoch, {"other": 1.0} if score is None else {scoring.metric: score}))
     return found
@@ -49,18 +49,18 @@ def standing(scoring: Scoring, *scores: float | None) -> Standing:
 @pytest.mark.parametrize(("maximize", "best", "epoch"), [(True, 0.9, 2), (False, 0.3, 4)])
 def test_a_score_is_of_the_last_epoch_or_of_the_best(maximize: bool, best: float, epoch: int) -> None:
     last, by_best = Scoring("x", maximize), Scoring("x", maximize, "best")
-    found = standing(last, 0.5, 0.9, 0.9, 0.3, None, 0.4)
+    found = scores_of(last, 0.5, 0.9, 0.9, 0.3, None, 0.4)
     assert (found.score(last), found.last_epoch) == (0.4, 6)
     assert (found.score(by_best), found.best_epoch) == (best, epoch), "the first of equal ones"
 
 
 def test_a_diverged_trial_has_the_worst_score_either_way() -> None:
     for scoring in (ACCURACY, Scoring("accuracy", True, "best")):
-        found = standing(scoring, 0.9, math.nan)
+        found = scores_of(scoring, 0.9, math.nan)
         assert found.score(scoring) == -math.inf
         assert found.found == (0.9, 1)
 
 
 def test_without_the_metric_there_is_no_score() -> None:
     with pytest.raises(UnknownMetric):
-        standing(ACCURACY, None)
+        scores_of(ACCURACY, None)

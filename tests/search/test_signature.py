@@ -145,9 +145,9 @@ def test_even_parts(count: int, num_parts: int) -> None:
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=20), st.integers(1, 64))
-def test_cut_places_every_trial_once(counts: list[int], places: int) -> None:
+def test_cut_places_every_trial_once(counts: list[int], slots: int) -> None:
     groups = {Signature((("place", str(i)),)): count for i, count in enumerate(counts)}
-    arrays = cut(groups, places)
+    arrays = cut(groups, slots)
     assert set(arrays) == set(groups)
     for signature, count in groups.items():
         sizes = [len(part) for part in even(count, arrays[signature])]
@@ -157,16 +157,16 @@ def test_cut_places_every_trial_once(counts: list[int], places: int) -> None:
 
 
 @given(st.integers(1, 1000), st.integers(1, 64))
-def test_one_group_fills_most_places(count: int, places: int) -> None:
-    """As far as it has trials for them; not more arrays than places."""
-    (arrays,) = cut({Signature(()): count}, places).values()
-    assert min(count, places) / 2 <= arrays <= places
+def test_one_group_fills_most_places(count: int, slots: int) -> None:
+    """As far as it has trials for them; not more arrays than slots."""
+    (arrays,) = cut({Signature(()): count}, slots).values()
+    assert min(count, slots) / 2 <= arrays <= slots
 
 
-@pytest.mark.parametrize(("count", "places"), [(17, 16), (505, 18), (33, 16)])
-def test_one_group_fills_all_places(count: int, places: int) -> None:
-    (arrays,) = cut({Signature(()): count}, places).values()
-    assert arrays == places
+@pytest.mark.parametrize(("count", "slots"), [(17, 16), (505, 18), (33, 16)])
+def test_one_group_fills_all_places(count: int, slots: int) -> None:
+    (arrays,) = cut({Signature(()): count}, slots).values()
+    assert arrays == slots
 
 
 def test_larger_groups_are_cut_into_more_arrays() -> None:

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from raygpu.experiment import Mean
-from raygpu.training.base import scores, surroundings
+from raygpu.training.base import scores, thread_environment
 
 
 def test_threads_are_bounded() -> None:
-    assert surroundings(3)["OMP_NUM_THREADS"] == "3"
+    assert thread_environment(3)["OMP_NUM_THREADS"] == "3"
 
 
 def test_waiting_threads_yield_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert "OMP_WAIT_POLICY" not in surroundings(2)
-    assert surroundings(2, yielding=True)["OMP_WAIT_POLICY"] == "passive"
+    assert "OMP_WAIT_POLICY" not in thread_environment(2)
+    assert thread_environment(2, yielding=True)["OMP_WAIT_POLICY"] == "passive"
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    assert surroundings(2, yielding=True)["OMP_WAIT_POLICY"] == "active"
+    assert thread_environment(2, yielding=True)["OMP_WAIT_POLICY"] == "active"
 
 
 @pytest.mark.parametrize(

@@ -17,21 +17,21 @@ from raygpu.config.source import Source, locate
 from raygpu.search.trials import Trial
 from raygpu.training import timing
 from raygpu.training.base import Settings
-from raygpu.training.timing import Bench, WorkWindow, _Runner, covered
+from raygpu.training.timing import TrainingBenchmark, WorkWindow, _Runner, covered
 from tests.models import NUM_TRAIN, few
 
 ROOT = Path(__file__).parents[2]
-Make = Callable[..., Bench]
+Make = Callable[..., TrainingBenchmark]
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Make]:
-    made: list[Bench] = []
+    made: list[TrainingBenchmark] = []
 
-    def make(way: Way, source: Source, code: Any, count: int = 1, **hp: Any) -> Bench:
+    def make(way: Way, source: Source, code: Any, count: int = 1, **hp: Any) -> TrainingBenchmark:
         splits = few() if source.kind in ("torch", "keras") else None
         trials = [Trial(Trial.name(i), i, hp) for i in range(count)]
-        made.append(Bench(way, source, code, splits, trials, Settings(1000, 1, "float32", tmp_path)))
+        made.append(TrainingBenchmark(way, source, code, splits, trials, Settings(1000, 1, "float32", tmp_path)))
         return made[-1]
 
     yield make
@@ -179,13 +179,13 @@ import time
 from pathlib import Path
 from raygpu.config.source import locate
 from raygpu.training.base import Settings
-from raygpu.training.timing import Bench
+from raygpu.training.timing import TrainingBenchmark
 from raygpu.search.trials import Trial
 from tests.models import NUM_TRAIN, few
 source, code = locate("tests.keras_cases:FewKeras", Path())
 count = 2 if {way!r} == "split" else 1
 trials = [Trial(Trial.name(i), i, {{"hidden": 8, "batch_size": 64}}) for i in range(count)]
-bench = Bench({way!r}, source, code, few(), trials, Settings(1000, 2, "float32", Path()))
+bench = TrainingBenchmark({way!r}, source, code, few(), trials, Settings(1000, 2, "float32", Path()))
 bench.warm_up()
 places = [runner.steps.gi_frame.f_locals["self"].model.weights[0].value.device for runner in bench._runners]
 windows = bench.window(time.time(), 0.1)

@@ -70,7 +70,7 @@ def config(tmp_path: Path) -> Callable[..., SweepConfig]:
 
 def take_for_long(patch: pytest.MonkeyPatch) -> None:
     """Take every sweep for one of hours, which repays a probe; a busy machine's spread is tested elsewhere."""
-    patch.setattr(Measurer, "_look", lambda measurer, site: QuickLook(1e4))
+    patch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
     for bound in ("WIDE", "WIDEST", "AGREES", "TOLERANCE", "ONCE"):
         patch.setattr(plausibility, bound, 1e9)
     patch.setattr("raygpu.engines.profiling.sweep_probe.BUDGET", 1e4)

@@ -20,7 +20,7 @@ from raygpu.experiment import Splits
 from raygpu.records.scratch import fetched
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
-from raygpu.training.base import Settings, surroundings
+from raygpu.training.base import Settings, thread_environment
 from raygpu.training.model_scores import model_scores
 
 
@@ -77,7 +77,7 @@ def _scored(
     work: ScoringWork, tested: Splits, models: Mapping[str, tuple[Trial, str]]
 ) -> tuple[dict[str, dict[str, float]], str | None, bool]:
     """Score models in this worker; return metrics by trial id, and the traceback of a fault with its kind."""
-    os.environ.update(surroundings(work.threads))
+    os.environ.update(thread_environment(work.threads))
     found: dict[str, dict[str, float]] = {}
     try:
         os.chdir(work.source.folder)

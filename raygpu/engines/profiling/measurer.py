@@ -18,7 +18,7 @@ from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WI
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits
 from raygpu.planning.cost_model import FreeMemory, options
-from raygpu.planning.estimates import Estimates, Site, roughly, size
+from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
 from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Profile, Subject
@@ -75,30 +75,30 @@ class Measurer:
         self._first = self.largest.trials[0]
         self._time_budget_s = config.time_budget_s or math.inf
 
-    def kept(self, site: Site) -> tuple[Estimates, bool]:
+    def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
         """Return the estimates from kept profiles of the same versions, and whether to run a probe.
 
         A probe is due if no profile covers the ways to choose between and the sweep is long enough to repay it.
         """
         found = Estimates()
-        self._compare(found, site)
+        self._compare(found, hardware)
         gpu = self.config.gpu
         open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
-            found.kept = self._found(self._subject(self.largest, site))
+            found.kept = self._found(self._subject(self.largest, hardware))
             return found, False  # nothing is left to be chosen
         in_part: dict[Signature, Profile] = {}
         for group in self.groups:
-            profile = self._found(self._subject(group, site))
+            profile = self._found(self._subject(group, hardware))
             if profile is not None and profile.best() is not None:
-                whole = self._tells(profile, group, site)
+                whole = self._tells(profile, group, hardware)
                 (found.own if whole else in_part)[group.signature] = profile
         if self._taken(found, found.own):
             return found, False
-        found.source = self._unmeasurable(site) or ""
+        found.source = self._unmeasurable(hardware) or ""
         if found.source:
             return found, False
-        look = self._look(site)
+        look = self._look(hardware)
         if look.sweep_s is None or BUDGET * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
             return found, True
         short_s = min(look.sweep_s, self._time_budget_s)
@@ -120,14 +120,14 @@ class Measurer:
         found.source = f"kept profile of {found.reference.measured_at[:10]}"
         return True
 
-    def _tells(self, profile: Profile, group: Group, site: Site) -> bool:
+    def _tells(self, profile: Profile, group: Group, hardware: Hardware) -> bool:
         """Return whether a profile has all ways to choose between: one kept of fewer ways would hide the others."""
-        reach: dict[Way, int] = {"process": MOST_PACKED if site.device_gib is not None else int(site.num_cpus)}
+        reach: dict[Way, int] = {"process": MOST_PACKED if hardware.device_gib is not None else int(hardware.num_cpus)}
         if self._may_split:
             reach["split"] = 2
         if self._may_fuse(group):
             reach["fused"] = WIDTHS[0]
-        if site.device_gib is not None and site.is_local and self.config.gpu.mps != "off":
+        if hardware.device_gib is not None and hardware.is_local and self.config.gpu.mps != "off":
             reach["mps"] = 2
         if self._may_fuse(group) and any(note.startswith(BEATEN) for note in profile.notes):
             reach = {way: n for way, n in reach.items() if way == "fused"}
@@ -145,15 +145,15 @@ class Measurer:
     def _may_split(self) -> bool:
         return self.config.gpu.mode in ("auto", "split") and self.source.kind == "keras"
 
-    def _compare(self, found: Estimates, site: Site) -> None:
+    def _compare(self, found: Estimates, hardware: Hardware) -> None:
         """Add the kept profiles of the largest group on each type of the sweep's devices, and on others."""
-        nodes = by_type(site.nodes)
+        nodes = by_type(hardware.nodes)
         if len(nodes) == 1:
             return
         found.types = tuple(nodes)
-        own = self._subject(self.largest, site)
+        own = self._subject(self.largest, hardware)
         for device, (node, *_) in nodes.items():
-            there = replace(site, device=node.device, device_gib=node.device_gib)
+            there = replace(hardware, device=node.device, device_gib=node.device_gib)
             profile = self._found(self._subject(self.largest, there))
             if profile is not None and profile.best() is not None:
                 found.by_device[device] = profile
@@ -171,23 +171,23 @@ class Measurer:
         """Training samples of an epoch; None if raygpu does not load the data."""
         return None if self.splits is None else self.splits.samples_per_epoch
 
-    def _subject(self, group: Group, site: Site) -> Subject:
+    def _subject(self, group: Group, hardware: Hardware) -> Subject:
         workload = Workload(self.source, self.splits, group.trials[0], self.config.gpu.precision)
-        return subject(workload, self.code, group.signature, site)
+        return subject(workload, self.code, group.signature, hardware)
 
-    def _unmeasurable(self, site: Site) -> str | None:
+    def _unmeasurable(self, hardware: Hardware) -> str | None:
         """Return why a measurement is impossible or cannot gain anything; None if it may gain."""
         if isinstance(self.config.gpu.fraction, float) and self.config.gpu.fraction > 1:
             return "trials take whole GPUs"
-        if site.nodes[0].refusal is not None:
-            return f"{site.device} takes one process at a time; --gpu.mode fused trains several trials in one"
+        if hardware.nodes[0].refusal is not None:
+            return f"{hardware.device} takes one process at a time; --gpu.mode fused trains several trials in one"
         if self.splits is None:
             return f"raygpu cannot train a part of a function or script; {typed('pack')} measures it"
         if len(self.largest.trials) < 2:
             return "every trial is another program" if len(self.groups) > 1 else "there is one trial"
         return None
 
-    def _look(self, site: Site) -> QuickLook:
+    def _look(self, hardware: Hardware) -> QuickLook:
         """Run a few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
         assert self.splits is not None
         whole = size(self.config)
@@ -203,22 +203,22 @@ class Measurer:
         look = QuickLook(samples / samples_per_s)
         # The CPU's steps say nothing more about a GPU; a sweep of seconds saves nothing by any way of sharing, and a
         # sweep of hours repays a probe, whichever way is the fastest.
-        if site.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
+        if hardware.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
             return look
         most = int(min(LOOK * samples, LOOK_S * samples_per_s) / estimate.samples(self._first)) - 1
         num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)
         if num_trials < 1:
             return look
         try:
-            points = estimate.points(self.largest.trials[:num_trials], int(site.num_cpus))
+            points = estimate.points(self.largest.trials[:num_trials], int(hardware.num_cpus))
         except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
             return look
-        rough = Profile(self._subject(self.largest, site), self.splits.samples_per_epoch, tuple(points))
+        rough = Profile(self._subject(self.largest, hardware), self.splits.samples_per_epoch, tuple(points))
         parts = Estimates(reference=rough).parts(self.groups, self.config)
-        num_gpus = sum(node.num_gpus for node in site.nodes)
-        return QuickLook(options(parts, FreeMemory.of(site.nodes, None), num_gpus)[0].wall_s, rough)
+        num_gpus = sum(node.num_gpus for node in hardware.nodes)
+        return QuickLook(options(parts, FreeMemory.of(hardware.nodes, None), num_gpus)[0].wall_s, rough)
 
-    def probe(self, cluster: Cluster, site: Site) -> Estimates:
+    def probe(self, cluster: Cluster, hardware: Hardware) -> Estimates:
         """Measure the largest group's trainings while the sweep repays it, keep the profile, and return estimates."""
         started = time.monotonic()
         ways: list[Way] = ["process"]
@@ -234,7 +234,7 @@ class Measurer:
         benchmark = probing.measure(ways, whole.trials * whole.epochs * self.splits.samples_per_epoch, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(
-            self._subject(self.largest, site),
+            self._subject(self.largest, hardware),
             self.splits.samples_per_epoch,
             tuple(benchmark.points),
             tuple(benchmark.notes),
@@ -243,7 +243,7 @@ class Measurer:
         )
         seconds = time.monotonic() - started
         found = Estimates(probe_s=seconds, source=f"probe of {seconds:.0f} s")
-        self._compare(found, site)
+        self._compare(found, hardware)
         if profile.best() is None:
             found.source = f"one training alone failed ({profile.points[0].fault})"
             return found
@@ -251,7 +251,7 @@ class Measurer:
         found.notes = (kept, *(note for note in profile.notes if note.startswith("mps:")))
         if any(point.doubt is not None for point in profile.points):
             profile, found.source = roughly(profile), f"{found.source} on a busy machine, rough and not all kept"
-        if self._tells(profile, self.largest, site):
+        if self._tells(profile, self.largest, hardware):
             found.own[self.largest.signature] = found.reference = profile
         else:
             found.source = f"the sweep is short: {found.source} ended with one training's speed"

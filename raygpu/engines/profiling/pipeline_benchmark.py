@@ -15,7 +15,7 @@ from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.planning.model_placements import Turn
-from raygpu.training.base import Settings, surroundings
+from raygpu.training.base import Settings, thread_environment
 
 
 class StageActor:
@@ -79,7 +79,7 @@ class PipelineBenchmark:
         devices = self._cluster.devices
         threads = max(1, self._settings.threads // world)
         on_gpus = devices[0].uuid is not None and len(devices) >= world
-        variables = surroundings(threads) | {"GLOO_SOCKET_IFNAME": "lo"}
+        variables = thread_environment(threads) | {"GLOO_SOCKET_IFNAME": "lo"}
         if on_gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(str(device.uuid) for device in devices)
         settings = Settings(self._settings.epochs, threads, self._settings.precision, self._settings.folder)

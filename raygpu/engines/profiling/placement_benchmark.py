@@ -25,7 +25,7 @@ from raygpu.errors import last_line
 from raygpu.experiment import Experiment
 from raygpu.planning.model_placements import MeasuredPlacement, Turn
 from raygpu.planning.pipelines import Unit
-from raygpu.training.base import Settings, surroundings
+from raygpu.training.base import Settings, thread_environment
 from raygpu.training.model_placement import start_placed
 
 QUIET = {"KINETO_LOG_LEVEL": "5", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -149,7 +149,7 @@ class PlacementBenchmark:
 
     def _spawn(self) -> Any:
         devices = self._cluster.devices
-        variables = surroundings(self._training.threads) | QUIET
+        variables = thread_environment(self._training.threads) | QUIET
         if devices[0].uuid is not None:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(str(device.uuid) for device in devices)
         actor = pinned(PlacementActor, devices[0].node_id, max_concurrency=1)

@@ -20,7 +20,7 @@ from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training import memory_usage
 from raygpu.training.base import Settings
-from raygpu.training.timing import Bench, WorkWindow
+from raygpu.training.timing import TrainingBenchmark, WorkWindow
 
 EPOCHS = 1000
 """Number of epochs asked for, more than a probe trains: a function does not end during a measurement."""
@@ -64,7 +64,7 @@ class ProbeActor:
         self._source, self._precision = source, precision
         self._folder = Path(folder or tempfile.gettempdir())
         self._code = source.resolve() if source.kind != "command" else None
-        self._bench: Bench | None = None
+        self._bench: TrainingBenchmark | None = None
 
     def make(
         self, way: Way, splits: Splits | None, trials: Sequence[Trial], threads: int, memory_gib: float | None = None
@@ -76,7 +76,7 @@ class ProbeActor:
         settings = Settings(EPOCHS, threads, self._precision, self._folder, keeps_files=False)
         try:
             self.drop()
-            self._bench = Bench(way, self._source, self._code, splits, trials, settings, memory_gib)
+            self._bench = TrainingBenchmark(way, self._source, self._code, splits, trials, settings, memory_gib)
             return Made(self._bench.warm_up(), self._bench.evaluation_s())
         except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
             return fault_of(error)

@@ -21,7 +21,7 @@ from raygpu.engines.profiling.probe_actor import Fault, Made, spawn
 from raygpu.engines.profiling.workload import Workload
 from raygpu.records.device import Device
 from raygpu.search.trials import Trial
-from raygpu.training.base import surroundings
+from raygpu.training.base import thread_environment
 
 END_S = 5.0
 
@@ -54,7 +54,7 @@ class ProbeProcesses:
 
         threads: CPU threads. yielding: whether waiting threads leave the CPU to others. environment: more variables.
         """
-        variables = surroundings(threads, yielding=yielding)
+        variables = thread_environment(threads, yielding=yielding)
         if self.device.uuid is not None:
             variables["CUDA_VISIBLE_DEVICES"] = self.device.uuid
         variables |= environment or {}

@@ -16,12 +16,12 @@ from raygpu.config.source import PICKLED, Source
 from raygpu.devices import nvml
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Experiment, Splits, named
-from raygpu.planning.estimates import Site
+from raygpu.planning.estimates import Hardware
 from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature
 
 
-def subject(workload: Workload, code: Any, shaped_by: Signature, site: Site) -> Subject:
+def subject(workload: Workload, code: Any, shaped_by: Signature, hardware: Hardware) -> Subject:
     """Return the key of a profile.
 
     code: the resolved experiment or function; None for a script. shaped_by: the signature of the trials.
@@ -32,9 +32,9 @@ def subject(workload: Workload, code: Any, shaped_by: Signature, site: Site) -> 
         hyperparameters=dict(shaped_by.values),
         data="" if splits is None else _shapes(splits),
         precision=workload.precision,
-        device=site.device,
-        device_gib=None if site.device_gib is None else round(site.device_gib, 1),
-        num_cpus=site.num_cpus,
+        device=hardware.device,
+        device_gib=None if hardware.device_gib is None else round(hardware.device_gib, 1),
+        num_cpus=hardware.num_cpus,
         versions=_versions(workload.source, code),
     )
 

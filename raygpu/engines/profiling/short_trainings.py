@@ -12,7 +12,7 @@ from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.turns_worker import train_by_turns
 from raygpu.engines.profiling.workload import Workload
-from raygpu.engines.train.production import STOPPING, Notice, ProductionRun, Setup
+from raygpu.engines.train.production import STOPPING, Notice, ProductionRun, ProductionSetup
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker_reports import Joined, Report, TurnMailbox
 from raygpu.errors import RaygpuError
@@ -144,7 +144,7 @@ class ShortTrainings:
     def _start(self, global_batch: int) -> _Job:
         assert self.workload.splits is not None  # functions and scripts have no batches to split
         running = ProductionRun(
-            Setup(
+            ProductionSetup(
                 self.cluster,
                 self._task(global_batch),
                 _at_least(self.workload.splits, STEPS * global_batch),

@@ -39,13 +39,13 @@ def _next(mailbox: Any, number: int) -> tuple[int, ...] | None:
     return None if found == "stop" else found
 
 
-def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, wish: LastAnswer) -> bool:
+def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, request: LastAnswer) -> bool:
     """Train from fresh parameters until the turn is over; return False if the training diverged."""
     if parallel.compile:
         import torch
 
         torch.compiler.reset()  # another share would be compiled for any shape, slower than for its own
-    training = group.begin(splits, parallel, wish)
+    training = group.begin(splits, parallel, request)
     try:
         group.report_start(training)
         while (progress := training.advance()) is not None:
@@ -53,7 +53,7 @@ def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, wis
                 return False
             if group.ranks.rank == 0:
                 group.report(progress)
-            if progress.wish == "stop":
+            if progress.request == "stop":
                 break
     finally:
         training.close()

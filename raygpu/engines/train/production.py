@@ -54,7 +54,7 @@ STOPPING = Notice("stopping after a checkpoint; Ctrl-C again stops without one")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TrainingOutcome:
     """Result of a training: its last and best checkpoints, and whether it was interrupted."""
 
     last: Storage | None
@@ -109,7 +109,7 @@ def _best(folder: Storage) -> Storage | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class ProductionSetup:
     """Settings of a production run: the training, its data, its placement and its checkpoints."""
 
     cluster: Cluster
@@ -136,9 +136,9 @@ class ProductionRun:
     running.ended
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ProductionSetup) -> None:
         self._setup = setup
-        self.ended: Ended | None = None
+        self.ended: TrainingOutcome | None = None
         """Result of the training; None until the iteration is over."""
         self.mailbox = pinned(setup.mailbox).remote()
         """Handle of the actor that takes the workers' reports."""
@@ -194,7 +194,7 @@ class ProductionRun:
         if error is None:
             checkpoint = fitting.result().checkpoint
             last = setup.folder.beside(checkpoint.path) if checkpoint else None
-            self.ended = Ended(last, _best(setup.folder / BEST), interrupted)
+            self.ended = TrainingOutcome(last, _best(setup.folder / BEST), interrupted)
         elif not disk.is_full(error) or self._stops_by_space >= MOST_STOPS:
             line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
             raise TrainingFailed(line, str(error))
@@ -225,10 +225,10 @@ class ProductionRun:
             yield self._space()
 
 
-def _trainer(setup: Setup, mailbox: Any) -> Any:
+def _trainer(setup: ProductionSetup, mailbox: Any) -> Any:
     """Return Ray Train's trainer for a run. mailbox: actor that takes the workers' reports."""
     placing, (path, file_system) = setup.placing, setup.folder.for_ray()
-    return _trainer_class(setup.task.source.kind, placing.how, local=setup.cluster.local)(
+    return _trainer_class(setup.task.source.kind, placing.backend, local=setup.cluster.local)(
         setup.work,
         train_loop_config={"task": setup.task, "mailbox": mailbox, "splits": ray.put(setup.splits)},
         scaling_config=ray.train.ScalingConfig(
@@ -248,8 +248,8 @@ def _trainer(setup: Setup, mailbox: Any) -> Any:
     )
 
 
-def _trainer_class(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
-    """Return Ray Train's trainer for a framework, or for a function. how: torch's backend. local: whether Ray runs on
+def _trainer_class(framework: str, backend: str, *, local: bool) -> Callable[..., Any]:
+    """Return Ray Train's trainer for a framework, or for a function. backend: torch's. local: whether Ray runs on
     loopback alone."""
     if framework == "torch":
         from ray.train.torch import TorchConfig, TorchTrainer
@@ -257,7 +257,7 @@ def _trainer_class(framework: str, how: str, *, local: bool) -> Callable[..., An
         from raygpu.engines.train.loopback import LoopbackConfig
 
         made = LoopbackConfig if local else TorchConfig
-        return partial(TorchTrainer, torch_config=made(backend=how, timeout_s=A_DAY_S))
+        return partial(TorchTrainer, torch_config=made(backend=backend, timeout_s=A_DAY_S))
     if framework == "function":
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer  # needs no framework
 

@@ -19,10 +19,10 @@ from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.train.worker_reports import Failed, Joined, Report
 from raygpu.experiment import Splits
-from raygpu.records.training_progress import Restored, Wish
+from raygpu.records.training_progress import ControlRequest, Restored
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import Trial
-from raygpu.training.base import ProductionTraining, Settings, surroundings
+from raygpu.training.base import ProductionTraining, Settings, thread_environment
 from raygpu.training.callable.function import FunctionTraining
 from raygpu.training.distributed.function_rank import FunctionRank
 from raygpu.training.distributed.parallel_training import ParallelTraining
@@ -54,7 +54,7 @@ class WorkerTask:
     """Whether workers share a GPU, or the GPU is simulated."""
     simulated: bool
     """Whether the GPU is simulated."""
-    each: int = 1
+    devices_per_worker: int = 1
     """Number of devices of a worker."""
     warm_start: str | None = None
     """URI of a trial's checkpoint, whose parameters the training begins with; None for fresh parameters."""
@@ -70,14 +70,14 @@ class LastAnswer:
     """Function that asks, and returns Ray's reference to the answer."""
     _asked: Any = None
 
-    def __call__(self) -> Wish:
-        """Return the answer to the question of an earlier call, if it has come since; else an empty wish."""
-        wish: Wish = ""
+    def __call__(self) -> ControlRequest:
+        """Return the answer to the question of an earlier call, if it has come since; else an empty request."""
+        request: ControlRequest = ""
         if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-            wish, self._asked = ray.get(self._asked), None
+            request, self._asked = ray.get(self._asked), None
         if self._asked is None:
             self._asked = self.ask()
-        return wish
+        return request
 
 
 class RankGroup:
@@ -85,7 +85,7 @@ class RankGroup:
 
     def __init__(self, task: WorkerTask, mailbox: Any) -> None:
         """Join the group; waits for the other workers. mailbox: handle of the actor that takes reports."""
-        os.environ.update(surroundings(task.threads))
+        os.environ.update(thread_environment(task.threads))
         os.chdir(task.source.folder)
         self._task, self._mailbox = task, mailbox
         self._settings = Settings(task.epochs, task.threads, task.precision, Path.cwd())
@@ -93,10 +93,12 @@ class RankGroup:
         self._devices = _placed(self.ranks.gather(_devices(task)), len(task.devices))
         """Index of each rank's device."""
 
-    def begin(self, splits: Splits, parallel: ParallelSettings, wish: Callable[[], Wish]) -> ParallelTraining:
+    def begin(
+        self, splits: Splits, parallel: ParallelSettings, request: Callable[[], ControlRequest]
+    ) -> ParallelTraining:
         """Make a training of the task's trial; all workers call this together.
 
-        parallel: its ratios are in the order of `WorkerTask.devices`. wish: called on rank 0 before each exchange.
+        parallel: its ratios are in the order of `WorkerTask.devices`. request: called on rank 0 before each exchange.
         """
         task, settings, ranks = self._task, self._settings, self.ranks
         parallel = _by_rank(parallel, self._devices)
@@ -105,7 +107,7 @@ class RankGroup:
 
             with ranks.strategy.scope():  # what the experiment draws random numbers from is each device's own
                 keras_code: Any = task.source.resolve()
-            return KerasParallel(keras_code, splits, task.trial, settings, parallel, ranks, wish=wish)
+            return KerasParallel(keras_code, splits, task.trial, settings, parallel, ranks, request=request)
         code: Any = task.source.resolve()
         import torch
 
@@ -122,15 +124,15 @@ class RankGroup:
             from raygpu.training.distributed.torch_sharded import TorchSharded, UnplacedSolo
 
             unplaced = UnplacedSolo(code, splits, task.trial, settings, device, optimizer_settings=chosen)
-            return TorchSharded(unplaced, parallel, ranks, wish=wish)
+            return TorchSharded(unplaced, parallel, ranks, request=request)
         solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=chosen)
-        return TorchParallel(solo, parallel, ranks, wish=wish)
+        return TorchParallel(solo, parallel, ranks, request=request)
 
-    def begin_function(self, wish: Callable[[], Wish]) -> FunctionRank:
-        """Make a training of the task's trial by the user's function. wish: called at each of its reports."""
+    def begin_function(self, request: Callable[[], ControlRequest]) -> FunctionRank:
+        """Make a training of the task's trial by the user's function. request: called at each of its reports."""
         task = self._task
         code: Any = task.source.resolve()
-        return FunctionRank(FunctionTraining(code, task.trial, self._settings), task.scoring, wish)
+        return FunctionRank(FunctionTraining(code, task.trial, self._settings), task.scoring, request)
 
     def report_start(self, training: ProductionTraining, restored: Restored | None = None) -> None:
         """Report each device of this worker as joined. restored: history before the checkpoint that was loaded."""
@@ -170,9 +172,11 @@ def _ranks(task: WorkerTask, settings: Settings) -> Any:
         os.environ.pop("TF_USE_LEGACY_KERAS", None)  # which Ray Train sets, and which tf.keras would heed
         from raygpu.training.distributed.keras_ranks import KerasRanks, num_gpus
 
-        if not task.simulated and (seen := num_gpus()) != task.each:
-            raise RuntimeError(f"TensorFlow sees {seen} of {task.each} GPUs here; pip install tensorflow[and-cuda]")
-        return KerasRanks(processes, task.each, settings, shared=task.shared)
+        if not task.simulated and (seen := num_gpus()) != task.devices_per_worker:
+            raise RuntimeError(
+                f"TensorFlow sees {seen} of {task.devices_per_worker} GPUs here; pip install tensorflow[and-cuda]"
+            )
+        return KerasRanks(processes, task.devices_per_worker, settings, shared=task.shared)
     if processes == 1:
         return OneRank()
     from raygpu.training.distributed.torch_ranks import TorchRanks
@@ -185,7 +189,7 @@ def _devices(task: WorkerTask) -> list[int | None]:
     node = ray.get_runtime_context().get_node_id()
     known = {device: place for place, device in enumerate(task.devices)}
     places = [known.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
-    return [places[local % len(places)] for local in range(task.each)]
+    return [places[local % len(places)] for local in range(task.devices_per_worker)]
 
 
 def _placed(told: Sequence[int | None], count: int) -> list[int]:

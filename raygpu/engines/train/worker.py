@@ -23,7 +23,7 @@ from raygpu.experiment import Splits
 from raygpu.records import activity, scratch
 from raygpu.records.activity import Activity
 from raygpu.records.scratch import fetched
-from raygpu.records.training_progress import Best, Progress, Restored, Wish
+from raygpu.records.training_progress import Best, ControlRequest, Progress, Restored
 from raygpu.storage import Storage
 from raygpu.training.base import ProductionTraining
 from raygpu.training.distributed.ranks import Ranks
@@ -36,19 +36,19 @@ COPIES = 3
 
 
 @dataclass(slots=True)
-class _Wishes:
+class _Requests:
     """Requests of rank 0 to all ranks: the user's stop, and checkpoints by time. Never waits for the mailbox."""
 
-    asked: Callable[[], Wish]
-    """Function that returns the user's wish, if there is one."""
+    asked: Callable[[], ControlRequest]
+    """Function that returns the user's request, if there is one."""
     checkpoint_s: float | None
     _saved_at: float = field(default_factory=time.monotonic)
 
-    def __call__(self) -> Wish:
-        wish = self.asked()
-        if not wish and self.checkpoint_s is not None and time.monotonic() - self._saved_at >= self.checkpoint_s:
+    def __call__(self) -> ControlRequest:
+        request = self.asked()
+        if not request and self.checkpoint_s is not None and time.monotonic() - self._saved_at >= self.checkpoint_s:
             return "checkpoint"
-        return wish
+        return request
 
     def saved(self) -> None:
         """Restart the time until the next checkpoint."""
@@ -69,35 +69,35 @@ def train(config: dict[str, Any]) -> None:
 
 
 def _train(task: WorkerTask, mailbox: Any, splits: Splits | None) -> None:
-    group, wishes = RankGroup(task, mailbox), _Wishes(_asking(task, mailbox), task.checkpoint_s)
-    training = _begun(group, task, splits, wishes)
+    group, requests = RankGroup(task, mailbox), _Requests(_asking(task, mailbox), task.checkpoint_s)
+    training = _begun(group, task, splits, requests)
     keeper = _Keeper(task, group.ranks, training)
     try:
         keeper.go_on()
         group.report_start(training, keeper.restored)
         if keeper.restored is None or not keeper.restored.ended:
-            _train_to_the_end(group, keeper, wishes)
+            _train_to_the_end(group, keeper, requests)
     finally:
         activity.note(None)
         training.close()
 
 
-def _asking(task: WorkerTask, mailbox: Any) -> Callable[[], Wish]:
-    """Return the function that asks for the user's wish: a function's reports may be too rare for an earlier answer."""
+def _asking(task: WorkerTask, mailbox: Any) -> Callable[[], ControlRequest]:
+    """Return the function that asks for the user's request: reports of a function may be too rare for earlier answers."""
     if task.source.kind == "function":
-        return lambda: ray.get(mailbox.wish.remote())
-    return LastAnswer(mailbox.wish.remote)
+        return lambda: ray.get(mailbox.request.remote())
+    return LastAnswer(mailbox.request.remote)
 
 
-def _begun(group: RankGroup, task: WorkerTask, splits: Splits | None, wishes: _Wishes) -> ProductionTraining:
+def _begun(group: RankGroup, task: WorkerTask, splits: Splits | None, requests: _Requests) -> ProductionTraining:
     if task.source.kind == "function":
-        return group.begin_function(wishes)
+        return group.begin_function(requests)
     assert splits is not None, "an experiment has data"
     assert task.parallel is not None, "an experiment has batches"
-    return group.begin(splits, task.parallel, wishes)
+    return group.begin(splits, task.parallel, requests)
 
 
-def _train_to_the_end(group: RankGroup, keeper: _Keeper, wishes: _Wishes) -> None:
+def _train_to_the_end(group: RankGroup, keeper: _Keeper, requests: _Requests) -> None:
     """Train until the end, a stop or divergence, with a checkpoint whenever one is due."""
     last: Progress | None = None
     noted_s = 0.0
@@ -108,10 +108,10 @@ def _train_to_the_end(group: RankGroup, keeper: _Keeper, wishes: _Wishes) -> Non
             group.report(progress)
         if keeper.due(progress):
             saved = keeper.save(progress)
-            wishes.saved()
+            requests.saved()
             if group.ranks.rank == 0:
                 group.report(saved)
-        if progress.wish == "stop" or progress.diverged:
+        if progress.request == "stop" or progress.diverged:
             return
     if last is not None and last.epoch < keeper.task.epochs:
         group.report(keeper.save(last, ended=True))
@@ -161,9 +161,9 @@ class _Keeper:
     def due(self, progress: Progress) -> bool:
         """Return whether a checkpoint is due: at the end of some epochs, or on request. The same on all ranks."""
         if progress.result is None or progress.diverged:
-            return bool(progress.wish) and not progress.diverged
+            return bool(progress.request) and not progress.diverged
         ended = progress.epoch % self.task.checkpoint_epochs == 0 or progress.epoch == self.task.epochs
-        return ended or bool(progress.wish)
+        return ended or bool(progress.request)
 
     def save(self, progress: Progress, *, ended: bool = False) -> Saved:
         """Save a checkpoint and report it to Ray Train; all ranks call this together.

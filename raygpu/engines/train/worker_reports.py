@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raygpu.errors import last_line
-from raygpu.records.training_progress import Progress, Restored, Wish
+from raygpu.records.training_progress import ControlRequest, Progress, Restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._reports: list[Report] = []
-        self._wish: Wish = ""
+        self._request: ControlRequest = ""
         self._failed = False
 
     def tell(self, report: Report) -> None:
@@ -74,11 +74,11 @@ class Mailbox:
 
     def stop(self) -> None:
         """Ask the workers to end the training after a checkpoint."""
-        self._wish = "stop"
+        self._request = "stop"
 
-    def wish(self) -> Wish:
+    def request(self) -> ControlRequest:
         """Return the driver's request to the workers: "stop", or empty for none."""
-        return self._wish
+        return self._request
 
     def failed(self) -> bool:
         """Return whether the user's code has failed on any rank."""
@@ -96,15 +96,15 @@ class TurnMailbox(Mailbox):
         """End the turn that runs, and begin the next one. shares: samples of each device in a step."""
         self._turns.append(shares)
 
-    def turn(self, number: int) -> tuple[int, ...] | Wish:
+    def turn(self, number: int) -> tuple[int, ...] | ControlRequest:
         """Return the shares of a turn: empty if it has not begun yet, "stop" after the last one. number: from 0."""
         if number < len(self._turns):  # even if it is to end at once: another rank may have begun it
             return self._turns[number]
-        return self._wish if self._wish == "stop" else ""
+        return self._request if self._request == "stop" else ""
 
-    def turn_wish(self, number: int) -> Wish:
+    def turn_wish(self, number: int) -> ControlRequest:
         """Return "stop" once a turn is over, else empty."""
-        return "stop" if self._wish == "stop" or number < len(self._turns) - 1 else ""
+        return "stop" if self._request == "stop" or number < len(self._turns) - 1 else ""
 
 
 def last_words(failed: Failed, kind: str) -> str:

@@ -13,7 +13,7 @@ from raygpu.engines.tune.evolution import Evolution
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Array, ChangingArray, Settings
+from raygpu.training.base import ChangingArray, ModelArray, Settings
 from raygpu.training.folds import Data
 
 
@@ -28,7 +28,7 @@ class ArraySequence(ABC):
         self.splits = splits
         self.code = code
         self.part = part
-        self.array: Array | None = None
+        self.array: ModelArray | None = None
         self.waiting: list[Trial] = []
         """Trials to train after those of the array under way."""
         self.lines: list[str] = []
@@ -50,7 +50,7 @@ class ArraySequence(ABC):
             self.evolution.restore(checkpoint, cast(ChangingArray, self.array))
 
     @abstractmethod
-    def _make(self, trials: list[Trial]) -> Array:
+    def _make(self, trials: list[Trial]) -> ModelArray:
         """Make an array of these trials."""
 
     def _settings(self, folder: Path | None = None) -> Settings:
@@ -59,7 +59,7 @@ class ArraySequence(ABC):
         changing = shared.population.changing if shared.population is not None else ()
         return Settings(shared.epochs, threads, shared.precision, own, folds=shared.folds, changing=changing)
 
-    def current(self) -> Array | None:
+    def current(self) -> ModelArray | None:
         """Return the array to train now: the next one if all trials of the last have ended; None at the end."""
         if not self.trials and self.waiting:
             trials, self.waiting = self.waiting, []
@@ -67,7 +67,7 @@ class ArraySequence(ABC):
             self.begin(trials)
         return self.array if self.trials else None
 
-    def next_array(self) -> Array | None:
+    def next_array(self) -> ModelArray | None:
         """Return `current()`, and count the time that making an array takes beside what it counts itself."""
         began, counted_s = time.monotonic(), sum(self.seconds.values())
         array = self.current()

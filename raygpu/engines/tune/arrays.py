@@ -13,7 +13,7 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.evolution import Evolution
 from raygpu.engines.tune.fused_arrays import FusedArrays
-from raygpu.engines.tune.population_actor import Port
+from raygpu.engines.tune.population_actor import PopulationClient
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import RaygpuError
 from raygpu.records import scratch
@@ -21,7 +21,7 @@ from raygpu.records.trial_files import WORK
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
-from raygpu.training.base import Array
+from raygpu.training.base import ModelArray
 from raygpu.training.folds import Data
 from raygpu.training.start import start
 
@@ -33,7 +33,7 @@ MARGIN = 0.9
 class TrialAlone(ArraySequence):
     """A torch or Keras model alone."""
 
-    def _make(self, trials: list[Trial]) -> Array:
+    def _make(self, trials: list[Trial]) -> ModelArray:
         return ArrayOfOne(start(self.shared.source, self.code, self.splits, trials[0], self._settings()), trials[0])
 
 
@@ -43,7 +43,7 @@ class OwnProgram(ArraySequence):
     _copy: tuple[Path, Storage] | None = None
     """Local copy of the trial's folder in object storage, and that folder; None without a copy."""
 
-    def _make(self, trials: list[Trial]) -> Array:
+    def _make(self, trials: list[Trial]) -> ModelArray:
         trial = trials[0]
         kept = self.shared.trial_files / trial.trial_id
         folder = kept.path
@@ -79,7 +79,7 @@ class OwnProgram(ArraySequence):
 class SplitDevice(ArraySequence):
     """Keras models side by side, each on a logical device of its own."""
 
-    def _make(self, trials: list[Trial]) -> Array:
+    def _make(self, trials: list[Trial]) -> ModelArray:
         from raygpu.training.keras.split import KerasSplit
 
         settings = self.shared.fused
@@ -99,7 +99,7 @@ def arrays_of(
     """
     arrays = _arrays_of(config, shared, splits, code)
     if (settings := shared.population) is not None:
-        port = Port(settings.actor)
+        port = PopulationClient(settings.actor)
         arrays.evolution = Evolution(port, settings.epochs, settings.changing, settings.folder, trials)
     return arrays
 

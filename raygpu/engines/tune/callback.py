@@ -73,7 +73,7 @@ class ArrayCallback(tune.Callback):
         self._detail(lambda: trial_lines.began(config, self.live.trials[config.trial_ids[0]].hyperparameters))
         for name in config.trial_ids:
             known = self.live.records.by_id.get(name)
-            if known is not None and known.status in ("finished", "stopped"):
+            if known is not None and known.is_complete:
                 continue  # its array goes on without it
             started = self.live.trials[name]
             self.live.records.start(started)
@@ -246,7 +246,7 @@ class ArrayCallback(tune.Callback):
 
     def _has_ended(self, name: str) -> bool:
         record = self.live.records.by_id.get(name)
-        return record is not None and record.status in ("finished", "stopped")
+        return record is not None and record.is_complete
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count the retry after a lost worker, and charge the members for the GPU time since the last charge."""

@@ -78,7 +78,7 @@ def _shared_settings(
         alone=alone,
         fused=_fused_settings(context, plan) if isinstance(plan, ArrayPlan) else None,
         trials={trial.trial_id: trial for trial in drawn},
-        keep_all=config.keep == "all" or config.per_set > 1,  # whose mean is the best, the end tells
+        keep_all=config.keep == "all" or config.per_set > 1,  # which set has the best mean is known at the end
         rule=rule,
         decision_epochs=decision_epochs(config),
         stop_reason=config.stopping.algorithm,

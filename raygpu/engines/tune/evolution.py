@@ -18,7 +18,7 @@ from raygpu.engines.tune.array_checkpoint import POPULATION
 from raygpu.engines.tune.population_actor import begun_values
 from raygpu.records import scratch
 from raygpu.records.scratch import fetched
-from raygpu.search.population import Donor, Orders, Reached, Report
+from raygpu.search.population import Donor, MemberScores, Orders, Reached
 from raygpu.search.trial_record import Change
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage, StorageError
@@ -29,7 +29,9 @@ from raygpu.training.hyperparameters import OptimizerSettings
 class PopulationPort(Protocol):
     """The population as a worker sees it."""
 
-    def exchange(self, epoch: int, reports: Sequence[Report], absent: Sequence[str], took_s: float) -> Orders | None:
+    def exchange(
+        self, epoch: int, reports: Sequence[MemberScores], absent: Sequence[str], took_s: float
+    ) -> Orders | None:
         """Return the orders of a worker's trials after an interval; None to ask again."""
 
     def saved(self, epoch: int, trial_ids: Sequence[str]) -> None:
@@ -130,7 +132,7 @@ class Evolution:
             for name in names:
                 member = self.members[name]
                 member.reached.setdefault(epoch, Reached(score(name), member.values(epoch)))
-            reports = [Report(name, self.members[name].reached, self.members[name].decided) for name in names]
+            reports = [MemberScores(name, self.members[name].reached, self.members[name].decided) for name in names]
             self._asked = self._port.exchange(epoch, reports, absent, time.monotonic() - self._since)
             if self._asked is None:
                 return None

@@ -17,7 +17,7 @@ from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.records import scratch
 from raygpu.records.array_store import ArrayStore
 from raygpu.search.trials import Trial
-from raygpu.training.base import Array
+from raygpu.training.base import ModelArray
 from raygpu.training.folds import Data
 
 if TYPE_CHECKING:  # torch takes seconds to import
@@ -65,7 +65,7 @@ class FusedArrays(ArraySequence):
         environment = {name: value for name, value in os.environ.items() if name != leftovers.VARIABLE}
         return ArrayCache(store, self.array, self.splits, self.shared.source, environment)
 
-    def _make(self, trials: list[Trial]) -> Array:
+    def _make(self, trials: list[Trial]) -> ModelArray:
         began = time.monotonic()
         from raygpu.training.fused.model_array import TorchArray
         from raygpu.training.fused.width import capacity
@@ -81,7 +81,7 @@ class FusedArrays(ArraySequence):
         self.spend(imports=imported - began, members=time.monotonic() - imported)
         return array
 
-    def current(self) -> Array | None:
+    def current(self) -> ModelArray | None:
         """Return the array to train now: after an out-of-memory, the same trials from its last checkpoint."""
         if self._narrowed:
             trials, self._narrowed = self._narrowed, []

@@ -180,7 +180,7 @@ class LiveSweep:
     def _has_best_epoch(self, name: str) -> bool:
         """Return whether the parameters of a trial's best epoch are kept, and are those that score it."""
         uri = self.checkpoints.get(name)
-        return self.records.scoring.which == "best" and uri is not None and Storage(uri).is_dir()
+        return self.records.scoring.score_rule == "best" and uri is not None and Storage(uri).is_dir()
 
     def __reduce__(self) -> tuple[Callable[[], LiveSweep], tuple[()]]:
         return _current, ()

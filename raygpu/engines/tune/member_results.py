@@ -12,9 +12,9 @@ from typing import Any
 
 from raygpu.records import scratch
 from raygpu.records.run_directory import SCORE
-from raygpu.search.scoring import Scoring, Standing
+from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trials import EpochResult
-from raygpu.training.base import Array
+from raygpu.training.base import ModelArray
 
 # Tune takes percentiles of scores: the worst one is finite, so that a percentile stays a number.
 WORST = 1e300
@@ -35,26 +35,26 @@ class MemberResults:
     def __init__(self, scoring: Scoring, names: Iterable[str], *, keep_all: bool) -> None:
         self.scoring = scoring
         self.keep_all = keep_all
-        self.standings = {name: Standing() for name in names}
+        self.scores = {name: TrialScores() for name in names}
         self.best: tuple[float, str] | None = None
         """Rank and id of the best ended member, whose parameters are kept."""
         self.folder = Path(tempfile.mkdtemp(prefix="kept-", dir=scratch.home()))
 
-    def take(self, name: str, result: EpochResult, array: Array) -> None:
+    def take(self, name: str, result: EpochResult, array: ModelArray) -> None:
         """Score an epoch of a member; write its parameters if best epochs count and this is the member's best so far.
 
         A report without the metric leaves an existing score as it was. Raises UnknownMetric if there is none yet.
         """
-        standing = self.standings[name]
-        is_best = standing.take(self.scoring, result)
-        if not is_best or self.scoring.which != "best" or not self._may_stay(name):
+        scores = self.scores[name]
+        is_best = scores.take(self.scoring, result)
+        if not is_best or self.scoring.score_rule != "best" or not self._may_stay(name):
             return
         shutil.rmtree(self.folder / name, ignore_errors=True)
         if array.has_saved(result.epoch):
             self._write(name, array)
-            (self.folder / name / SCORE).write_text(json.dumps({"epoch": standing.best_epoch, "score": standing.best}))
+            (self.folder / name / SCORE).write_text(json.dumps({"epoch": scores.best_epoch, "score": scores.best}))
 
-    def end(self, name: str, array: Array) -> None:
+    def end(self, name: str, array: ModelArray) -> None:
         """End a member, and keep its parameters if they may be needed."""
         if not self._may_stay(name):
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -77,34 +77,34 @@ class MemberResults:
 
     def best_of(self, name: str) -> tuple[float, int] | None:
         """Return a member's best score and its epoch; None if the last epoch counts, or there is no score."""
-        return self.standings[name].found if self.scoring.which == "best" else None
+        return self.scores[name].found if self.scoring.score_rule == "best" else None
 
     def last(self, name: str) -> float:
         """Return a member's score at its last epoch, which stopping rules compare."""
-        score = self.standings[name].last
+        score = self.scores[name].last
         assert score is not None
         return finite(score)
 
     def reached(self, name: str) -> float:
         """Return a member's score at its last epoch, infinite, on the worse side, if it has diverged."""
-        score = self.standings[name].last
+        score = self.scores[name].last
         assert score is not None
         return score
 
     def tune_score(self) -> float:
         """Return the best of the members' last scores as the array's score for Tune."""
-        known = [self.last(name) for name, standing in self.standings.items() if standing.last is not None]
+        known = [self.last(name) for name, scores in self.scores.items() if scores.last is not None]
         if not known:
             return finite(self.scoring.worst)
         return max(known) if self.scoring.maximize else min(known)
 
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, beside the folder."""
-        return {"standings": {name: asdict(each) for name, each in self.standings.items()}, "best": self.best}
+        return {"scores": {name: asdict(each) for name, each in self.scores.items()}, "best": self.best}
 
     def restore(self, state: dict[str, Any], folder: Path) -> None:
         """Go on from a value that `state` returned, and from a copy of the folder."""
-        self.standings = {name: Standing(**values) for name, values in state["standings"].items()}
+        self.scores = {name: TrialScores(**values) for name, values in state["scores"].items()}
         self.best = state["best"] and tuple(state["best"])
         shutil.rmtree(self.folder, ignore_errors=True)
         if folder.is_dir():  # object storage keeps no empty folders
@@ -119,12 +119,12 @@ class MemberResults:
         """Return whether a member's parameters may be needed, compared with the members that have ended."""
         return self.keep_all or self.best is None or self.rank(name) <= self.best
 
-    def _write(self, name: str, array: Array) -> None:
+    def _write(self, name: str, array: ModelArray) -> None:
         (self.folder / name).mkdir()
         array.save_member(name, self.folder / name)
 
     def rank(self, name: str) -> tuple[float, str]:
         """Return a sort key for a member's score: smaller is better."""
-        score = self.standings[name].score(self.scoring)
+        score = self.scores[name].score(self.scoring)
         assert score is not None
         return (-finite(score) if self.scoring.maximize else finite(score)), name

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from raygpu.engines.cluster import preload
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.search.population import Donor, Orders, Population, Report
+from raygpu.search.population import Donor, MemberScores, Orders, Population
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 
@@ -37,7 +37,7 @@ class PopulationActor:
         self._asked: dict[tuple[int, str], float] = {}
         """Moment at which each donor's parameters were first asked for."""
 
-    def exchange(self, epoch: int, reports: list[Report], absent: list[str], took_s: float) -> Orders | None:
+    def exchange(self, epoch: int, reports: list[MemberScores], absent: list[str], took_s: float) -> Orders | None:
         """Take in reports of one worker's trials; return their orders, None to ask again.
 
         absent: the worker's trials that begin later. took_s: seconds since its last interval. Trials that nobody has
@@ -61,7 +61,8 @@ class PopulationActor:
         self._population.saved(epoch, trial_ids)
 
     def donor(self, epoch: int, name: str) -> Donor:
-        """Return whether a trial's parameters at an epoch are kept, or will be; not for ever of a lost worker's."""
+        """Return whether a trial's parameters at an epoch are saved, or still expected: for a limited time, as its worker
+        may be lost."""
         found, now = self._population.donor(epoch, name), time.monotonic()
         asked = self._asked.setdefault((epoch, name), now)
         if found == "coming" and now - asked > max(PATIENCE_S, INTERVALS * self._longest_s):
@@ -90,7 +91,7 @@ class PopulationActor:
         self._population = population
 
 
-class Port:
+class PopulationClient:
     """The population as a worker sees it. Raises PopulationLost if its actor is gone."""
 
     def __init__(self, actor: Any) -> None:
@@ -102,7 +103,9 @@ class Port:
         except RayError as error:
             raise PopulationLost("the actor of the population was lost") from error
 
-    def exchange(self, epoch: int, reports: Sequence[Report], absent: Sequence[str], took_s: float) -> Orders | None:
+    def exchange(
+        self, epoch: int, reports: Sequence[MemberScores], absent: Sequence[str], took_s: float
+    ) -> Orders | None:
         """Return the orders of a worker's trials after an interval; None to ask again."""
         orders: Orders | None = self._ask("exchange", epoch, list(reports), list(absent), took_s)
         return orders

@@ -22,7 +22,7 @@ from raygpu.search.trials import Trial
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ArrayRequest:
     """Trials to train in one Tune trial: an array, or a trial alone."""
 
     trial_ids: tuple[str, ...]
@@ -39,24 +39,24 @@ class ArraySearcher(Searcher):
     """Tune searcher that suggests arrays, and trials that are trained alone.
 
     live: objects of this process, which group the trials in fused mode. plan: number of arrays that run at once, and
-    their size. places: slots of the plan's devices. drawn: whether every trial was known at the start, so that its
+    their size. device_slots: of its devices. drawn: whether every trial was known at the start, so that its
     hyper-parameters lie in the object store.
     An array that fails is suggested again as two halves, until a single trial fails, or until the failures show that
     not just a few trials are at fault.
     """
 
     def __init__(
-        self, sampler: Sampler, live: LiveSweep, plan: Plan | ArrayPlan, places: DeviceSlots, *, drawn: bool
+        self, sampler: Sampler, live: LiveSweep, plan: Plan | ArrayPlan, device_slots: DeviceSlots, *, drawn: bool
     ) -> None:
         super().__init__()
         self.sampler = sampler
         self.live = live
         self.plan = plan
-        self.places = places
+        self.device_slots = device_slots
         self.drawn = drawn
-        self.waiting: list[Order] = []
-        self.given: dict[str, Order] = {}
-        """Orders under way, by Tune's trial id."""
+        self.waiting: list[ArrayRequest] = []
+        self.given: dict[str, ArrayRequest] = {}
+        """Requests under way, by Tune's trial id."""
         self.failed: list[str] = []
         self.faults: dict[str, list[int]] = {}
         """Number of failed arrays and size of the first one, by the last line of their error."""
@@ -74,40 +74,40 @@ class ArraySearcher(Searcher):
             self._draw()
         if not self.waiting:
             return Searcher.FINISHED if self.sampler.finished and not self.given else None
-        order = self.waiting[0]
-        found = self._place(order)
+        request = self.waiting[0]
+        found = self._place(request)
         if found is None:
             return None
         device, share = found
         self.given[trial_id] = self.waiting.pop(0)
-        self.places.take(trial_id, device, share.part)
+        self.device_slots.take(trial_id, device, share.part)
         self._num_given += 1
         config = ArrayConfig(
-            name=f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
-            trial_ids=order.trial_ids,
-            fused=order.fused,
+            name=f"a{self._num_given - 1:04d}" if request.fused else request.trial_ids[0],
+            trial_ids=request.trial_ids,
+            fused=request.fused,
             device=device,
             share=share,
-            checkpoint=order.checkpoint,
-            trials=() if self.drawn else tuple(self.live.trials[name] for name in order.trial_ids),
+            checkpoint=request.checkpoint,
+            trials=() if self.drawn else tuple(self.live.trials[name] for name in request.trial_ids),
         )
         return config.as_dict()
 
-    def _place(self, order: Order) -> tuple[str, Share] | None:
-        """Return the device type and the share for an order; None if the order has to wait for a slot."""
-        if order.device is not None and order.share is not None:
-            return (order.device, order.share) if self.places.has_room(order.share.part) else None
-        if order.fused:
+    def _place(self, request: ArrayRequest) -> tuple[str, Share] | None:
+        """Return the device type and the share for an request; None if the request has to wait for a slot."""
+        if request.device is not None and request.share is not None:
+            return (request.device, request.share) if self.device_slots.has_room(request.share.part) else None
+        if request.fused:
             assert isinstance(self.plan, ArrayPlan)
             shares = {part.device: part.share for part in self.plan.arrays.parts}
-            fitting = self.places.devices
+            fitting = self.device_slots.devices
         else:
-            trial = self.live.trials[order.trial_ids[0]]
+            trial = self.live.trials[request.trial_ids[0]]
             shares, fitting = self.live.shares.of(trial), self.live.shares.fitting(trial)
         # The last trials go where a slot is free by then.
         left = len(self.waiting) + self.sampler.num_trials - len(self.live.trials)
         parts = {device: share.part for device, share in shares.items()}
-        device = self.places.choose(fitting, parts, staging=left > self.places.slots)
+        device = self.device_slots.choose(fitting, parts, staging=left > self.device_slots.slots)
         return None if device is None else (device, shares[device])
 
     def _draw(self) -> None:
@@ -117,25 +117,25 @@ class ArraySearcher(Searcher):
             drawn.append(trial)
         self._count()
         self.live.trials.update({trial.trial_id: trial for trial in drawn})
-        self.waiting = self._orders(drawn)
+        self.waiting = self._requests(drawn)
 
-    def _orders(self, trials: Sequence[Trial]) -> list[Order]:
-        """Return orders for these trials: in fused mode the arrays, the widest first, and then the trials alone."""
+    def _requests(self, trials: Sequence[Trial]) -> list[ArrayRequest]:
+        """Return requests for these trials: in fused mode the arrays, the widest first, and then the trials alone."""
         if self.live.grouper is None:
-            return [Order((trial.trial_id,), fused=False) for trial in trials]
+            return [ArrayRequest((trial.trial_id,), fused=False) for trial in trials]
         assert isinstance(self.plan, ArrayPlan)
         groups = self.live.grouper.groups(trials)
         arrays = array_members(groups, self.plan.arrays.slots, self.plan.members)
-        orders = [Order(names, fused=True) for names in arrays]
+        requests = [ArrayRequest(names, fused=True) for names in arrays]
         alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
-        return [*orders, *(Order((name,), fused=False) for name in sorted(alone))]
+        return [*requests, *(ArrayRequest((name,), fused=False) for name in sorted(alone))]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Report the scores of ended members to the sampler, and order the remaining members again."""
-        order, overdue = self.given.pop(trial_id), self.live.overdue.get(trial_id)
-        self.places.give_back(trial_id)
-        left = [name for name in order.trial_ids if self._is_left(name) or (error and not order.fused)]
-        for name in order.trial_ids:
+        """Report the scores of ended members to the sampler, and request the remaining members again."""
+        request, overdue = self.given.pop(trial_id), self.live.overdue.get(trial_id)
+        self.device_slots.give_back(trial_id)
+        left = [name for name in request.trial_ids if self._is_left(name) or (error and not request.fused)]
+        for name in request.trial_ids:
             if name not in left:
                 self._tell(name, self.live.records.by_id[name].score)
         if not left:
@@ -145,14 +145,14 @@ class ArraySearcher(Searcher):
             self.live.count_loss(left[0])
         if lost and self.live.may_go_on(left[0]):
             self.live.given_again.add(trial_id)
-            checkpoint = self.live.arrays.get(left[0], order.checkpoint)  # ended members are in it, too
-            names = order.trial_ids if checkpoint is not None else tuple(left)
-            self.waiting = [replace(order, trial_ids=names, checkpoint=checkpoint), *self.waiting]
+            checkpoint = self.live.arrays.get(left[0], request.checkpoint)  # ended members are in it, too
+            names = request.trial_ids if checkpoint is not None else tuple(left)
+            self.waiting = [replace(request, trial_ids=names, checkpoint=checkpoint), *self.waiting]
         elif (larger := self.live.enlarged.get(left[0])) is not None:
-            self.waiting = [Order(order.trial_ids, False, *larger), *self.waiting]
+            self.waiting = [ArrayRequest(request.trial_ids, False, *larger), *self.waiting]
         elif (result or {}).get("not_as_alone") is not None:
-            self.waiting = [part for waiting in (order, *self.waiting) for part in self._allowed(waiting)]
-        elif order.fused and not (overdue is not None and overdue.ends_members):
+            self.waiting = [part for waiting in (request, *self.waiting) for part in self._allowed(waiting)]
+        elif request.fused and not (overdue is not None and overdue.ends_members):
             reason = overdue.text if overdue is not None else (result or {}).get("failure") or "the worker was lost"
             self.waiting = [*self._again(left, reason), *self.waiting]
         else:
@@ -173,39 +173,39 @@ class ArraySearcher(Searcher):
         if isinstance(self.sampler, Repeats):
             self.live.records.leave_out(self.sampler.num_trials, self.sampler.saved)
 
-    def _allowed(self, order: Order) -> list[Order]:
-        """Return the order itself, or one order for each trial of an array whose signature cannot be fused."""
+    def _allowed(self, request: ArrayRequest) -> list[ArrayRequest]:
+        """Return the request itself, or one request for each trial of an array whose signature cannot be fused."""
         if (
-            order.fused
+            request.fused
             and self.live.grouper is not None
-            and self.live.grouper.refused(self.live.trials[order.trial_ids[0]])
+            and self.live.grouper.refused(self.live.trials[request.trial_ids[0]])
         ):
-            return [Order((name,), fused=False) for name in order.trial_ids]
-        return [order]
+            return [ArrayRequest((name,), fused=False) for name in request.trial_ids]
+        return [request]
 
-    def _again(self, left: Sequence[str], failure: str) -> list[Order]:
-        """Return orders for the rest of an array that failed: two halves, or trials alone.
+    def _again(self, left: Sequence[str], failure: str) -> list[ArrayRequest]:
+        """Return requests for the rest of an array that failed: two halves, or trials alone.
 
         Trials are ordered alone if more arrays failed with this error than one bad trial can cause.
         """
         found = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
         found[0] += 1
         if found[0] > 1 + math.ceil(math.log2(found[1])):
-            return [Order((name,), fused=False) for name in left]
+            return [ArrayRequest((name,), fused=False) for name in left]
         return halves(left)
 
     def _is_left(self, name: str) -> bool:
         record = self.live.records.by_id.get(name)
-        ended = record is not None and record.status in ("finished", "stopped")
+        ended = record is not None and record.is_complete
         return not ended and name not in self.live.ending
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the sampler, the orders and the drawn trials to a file for a resumed sweep."""
+        """Write the sampler, the requests and the drawn trials to a file for a resumed sweep."""
         names = ("sampler", "waiting", "given", "failed", "faults", "_num_given")
         state = {name: getattr(self, name) for name in names}
         state["trials"] = self.live.trials
         state["alone"] = self.live.grouper.alone if self.live.grouper is not None else {}
-        state["shares"], state["places"] = self.live.shares.state(), self.places.state()
+        state["shares"], state["device_slots"] = self.live.shares.state(), self.device_slots.state()
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
@@ -219,23 +219,25 @@ class ArraySearcher(Searcher):
         if self.live.grouper is not None:
             self.live.grouper.alone.update(alone)
         self.live.shares.restore(state.pop("shares"))
-        self.places.restore(state.pop("places"))
+        self.device_slots.restore(state.pop("device_slots"))
         for name, value in state.items():
             setattr(self, name, value)
         has_ended = self.sampler.finished and not self.waiting and not self.given
         self.sampler.extend(self.live.sampler)
         self._count()
         if self.live.retry_failed:  # what made them fail may be mended: in arrays where they fit
-            again = self._orders([self.live.trials[name] for name in self.failed])
+            again = self._requests([self.live.trials[name] for name in self.failed])
         elif not has_ended:
-            again = [Order((name,), fused=False) for name in self.failed]
+            again = [ArrayRequest((name,), fused=False) for name in self.failed]
         else:
             return
         self.waiting, self.failed = [*again, *self.waiting], []
 
 
-def halves(trial_ids: Sequence[str]) -> list[Order]:
-    """Return orders for two halves of an array that failed; a half of one trial is trained alone."""
+def halves(trial_ids: Sequence[str]) -> list[ArrayRequest]:
+    """Return requests for two halves of an array that failed; a half of one trial is trained alone."""
     if len(trial_ids) == 1:
-        return [Order(tuple(trial_ids), fused=False)]
-    return [Order(tuple(trial_ids[part.start : part.stop]), fused=len(part) > 1) for part in even(len(trial_ids), 2)]
+        return [ArrayRequest(tuple(trial_ids), fused=False)]
+    return [
+        ArrayRequest(tuple(trial_ids[part.start : part.stop]), fused=len(part) > 1) for part in even(len(trial_ids), 2)
+    ]

@@ -39,10 +39,10 @@ from raygpu.records import activity, scratch
 from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
 from raygpu.records.scratch import fetched
-from raygpu.search.repeats import is_screened
+from raygpu.search.repeats import may_be_stopped
 from raygpu.search.trials import EpochResult, mean_rate
 from raygpu.storage import Storage, StorageError
-from raygpu.training.base import ChangingArray, NotAsAlone, surroundings
+from raygpu.training.base import ChangingArray, NotAsAlone, thread_environment
 from raygpu.training.folds import Data
 from raygpu.training.modes import torch_modes
 
@@ -68,7 +68,7 @@ class ArrayTrainable(tune.Trainable):
         own = ArrayConfig.of(config)
         part = shared.part(own)
         # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
-        variables = surroundings(part.threads_per_trial, yielding=shared.fused is not None)
+        variables = thread_environment(part.threads_per_trial, yielding=shared.fused is not None)
         os.environ.update(variables | ({} if own.fused else shared.mps_environment(own, ray.get_gpu_ids())))
         os.chdir(shared.source.folder)
         self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
@@ -277,7 +277,7 @@ class ArrayTrainable(tune.Trainable):
     def _stopped(self, epoch: int, names: Sequence[str]) -> dict[str, str | None]:
         """Ask the stopping rule, at its epochs, which of these members stop; return the reason of each."""
         rule, decisions = self.shared.rule, self.shared.decision_epochs
-        names = [name for name in names if is_screened(name)]
+        names = [name for name in names if may_be_stopped(name)]
         if rule is None or not names or (decisions is not None and epoch not in decisions):
             return {}
         scores = [(name, self.kept.last(name)) for name in names]

@@ -20,7 +20,7 @@ from raygpu.records import scratch
 from raygpu.reporting import CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
 from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Settings, surroundings
+from raygpu.training.base import Settings, thread_environment
 from raygpu.training.callable import supervisor
 from raygpu.training.callable.printed_metrics import LONGEST_QUOTE, PrintedMetrics, json_metrics
 from raygpu.training.callable.working_folder import WorkingFolder
@@ -275,7 +275,7 @@ class ScriptTraining:
 def _environment(trial: Trial, settings: Settings) -> dict[str, str]:
     """Return the script's environment: threads by its share of the CPUs, unbuffered output, our own Python first."""
     return os.environ | {
-        **surroundings(settings.threads),
+        **thread_environment(settings.threads),
         "PYTHONUNBUFFERED": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "RAYGPU_TRIAL_ID": trial.trial_id,

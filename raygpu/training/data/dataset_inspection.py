@@ -10,7 +10,7 @@ from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.data.sample_cache import SampleCache
-from raygpu.training.data.samples import Forms, Reading, Samples, forms_of
+from raygpu.training.data.samples import Forms, ReadOptions, Samples, forms_of
 from raygpu.training.data.stream import Stream
 
 QUICK_S = 2e-4
@@ -27,7 +27,7 @@ UNSEEDED = (
 
 
 def inspect_dataset(
-    dataset: Any, part: str, reading: Reading, count: int | None = None, planned_bytes: int = 0
+    dataset: Any, part: str, reading: ReadOptions, count: int | None = None, planned_bytes: int = 0
 ) -> tuple[Samples, Batch]:
     """Wrap a data set; return it with its first, middle and last sample, or the first ones of a stream.
 
@@ -59,7 +59,7 @@ def inspect_dataset(
     return samples, first
 
 
-def _wrapped(dataset: Any, part: str, reading: Reading, count: int | None) -> Samples:
+def _wrapped(dataset: Any, part: str, reading: ReadOptions, count: int | None) -> Samples:
     """Return the samples of a map-style or an iterable data set. Raises TypeError for others, and ValueError."""
     if isinstance(dataset, Samples):  # of another part
         return dataset.sharing(reading, part)
@@ -145,7 +145,7 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{max(0.1, num_bytes / MIB):.1f} MiB"
 
 
-def _without(reading: Reading, part: str, why: str) -> list[str]:
+def _without(reading: ReadOptions, part: str, why: str) -> list[str]:
     """Return a line on samples that are read anew in each epoch. Raises ValueError if a cache was asked for."""
     if reading.cache:
         raise ValueError(f"cache: read True; {part} samples cannot be kept: {why}")

@@ -13,7 +13,7 @@ from raygpu.experiment import Arrays, Splits, split_rows
 from raygpu.training.data.columns import Column
 from raygpu.training.data.dataset_inspection import inspect_dataset
 from raygpu.training.data.fields import Batch
-from raygpu.training.data.samples import Reading, Samples
+from raygpu.training.data.samples import ReadOptions, Samples
 from raygpu.training.data.stream import Stream
 
 LOADER_OPTIONS = (
@@ -84,7 +84,7 @@ def dataset_splits(
     if transform is not None and collate_fn is not None:
         raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
     names = (targets,) if isinstance(targets, str) else tuple(targets)
-    plain = Reading(names, None, collate_fn, cache, loader)
+    plain = ReadOptions(names, None, collate_fn, cache, loader)
     samples, seen = inspect_dataset(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     given = {"validation": validation, "test": test}
     rows = _cut(samples, seen, _shares(given))

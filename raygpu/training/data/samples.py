@@ -1,6 +1,6 @@
 """Samples of a map-style data set: each is read when it is needed, with random numbers of its own.
 
-    samples = Samples(dataset, "train", Reading(), len(dataset))
+    samples = Samples(dataset, "train", ReadOptions(), len(dataset))
     inputs, targets = samples.batch(rows, epoch)         # each by name, "" for a single one
 
 What a sample is depends on its number and the epoch alone: the global generators of Python, NumPy and torch are seeded
@@ -36,7 +36,7 @@ Forms = tuple[dict[str, Form], dict[str, Form]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """The way in which samples are read."""
 
     targets: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Reading:
     """Options of `torch.utils.data.DataLoader`."""
 
 
-class Late:
+class LazyUnpickled:
     """A value that is unpickled at its first use: by then a worker can import the modules of the user's code."""
 
     def __init__(self, value: Any, pickled: bytes = b"") -> None:
@@ -70,16 +70,16 @@ class Late:
         return len(self._pickled or cloudpickle.dumps(self._value))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Late, (None, self._pickled or cloudpickle.dumps(self._value))
+        return LazyUnpickled, (None, self._pickled or cloudpickle.dumps(self._value))
 
 
 class Samples:
     """The samples of one part of the data: `train`, `validation` or `test`."""
 
-    def __init__(self, dataset: Any, part: str, reading: Reading, count: int) -> None:
+    def __init__(self, dataset: Any, part: str, reading: ReadOptions, count: int) -> None:
         """Wrap a map-style data set of `count` samples. part: its name in messages."""
-        self._dataset = dataset if isinstance(dataset, Late) else Late(dataset)
-        self._reading = Late(reading)
+        self._dataset = dataset if isinstance(dataset, LazyUnpickled) else LazyUnpickled(dataset)
+        self._reading = LazyUnpickled(reading)
         self.part, self.count = part, count
         self.folder = os.getcwd()
         """The working directory in which the data set was made, and is read."""
@@ -102,9 +102,9 @@ class Samples:
         return self._dataset.value
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> ReadOptions:
         """The way in which the samples are read."""
-        reading: Reading = self._reading.value
+        reading: ReadOptions = self._reading.value
         return reading
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,10 +116,10 @@ class Samples:
         return self._dataset.num_bytes
 
     def cache_bytes(self, forms: Forms | None) -> int:
-        """Return the bytes of a cache of samples of these forms; None for none."""
+        """Return the bytes of a cache of samples of these forms; 0 if there are no forms."""
         return self.count * sum(form.num_bytes for part in forms or () for form in part.values())
 
-    def sharing(self, reading: Reading, part: str) -> Samples:
+    def sharing(self, reading: ReadOptions, part: str) -> Samples:
         """Return the same data set's samples, read in another way, with the same cache."""
         other = Samples(self._dataset, part, reading, self.count)
         other.folder, other.name, other.is_random, other.decoded = self.folder, self.name, self.is_random, self.decoded

@@ -11,7 +11,7 @@ import numpy as np
 from raygpu.errors import one_line
 from raygpu.training.data.fields import SampleError
 from raygpu.training.data.generators import seed_generators
-from raygpu.training.data.samples import Reading, Samples
+from raygpu.training.data.samples import ReadOptions, Samples
 
 
 class Stream(Samples):
@@ -21,7 +21,7 @@ class Stream(Samples):
     that are not asked for are read and dropped, as by a rank those of the others.
     """
 
-    def __init__(self, dataset: Any, part: str, reading: Reading, count: int) -> None:
+    def __init__(self, dataset: Any, part: str, reading: ReadOptions, count: int) -> None:
         """Wrap an iterable data set. count: samples of an epoch."""
         super().__init__(dataset, part, reading, count)
         self.is_random = True

@@ -12,7 +12,7 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Splits, num_samples, reads_later
 from raygpu.planning.batch_shares import split_batch
 from raygpu.training.distributed.loss_check import MOST, differences
-from raygpu.training.distributed.parts_of_batches import LOOKED_AT, looking_at, loss_line, state_lines
+from raygpu.training.distributed.micro_batch_check import LOOKED_AT, loss_evaluator, loss_line, state_lines
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.experiment import overrides
@@ -117,7 +117,7 @@ def checked(config: TrainConfig, plan: BatchPlan, devices: int, source: Source, 
 def _checked(
     config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits
 ) -> BatchPlan:
-    parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, looking_at(source)
+    parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, loss_evaluator(source)
     if source.kind == "torch" and overrides(code, "optimizer"):
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
     samples_per_epoch, num_validation = splits.samples_per_epoch, num_samples(splits.validation_targets)

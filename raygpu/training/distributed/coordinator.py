@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from raygpu.planning.batch_shares import ShareBalancer, parts
 from raygpu.planning.batches import batch_bounds
 from raygpu.planning.noise_scale import NoiseEstimator, NoiseScale
-from raygpu.records.training_progress import Wish
+from raygpu.records.training_progress import ControlRequest
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 
 EXCHANGE_S = 1.0
@@ -25,7 +25,7 @@ NOISE_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RankReport:
     """A rank's report to the others on its steps since the last exchange."""
 
     samples: int
@@ -40,7 +40,7 @@ class Report:
     """Denominator of that loss; of a plain mean, the number of samples; 0 of a `Sum`."""
     squares: tuple[float, ...] = ()
     """|g|^2 of the rank's part of the gradient, at each measured step."""
-    wish: Wish = ""
+    request: ControlRequest = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class Coordinator:
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
     def local_batches(self, start: int, end: int) -> list[LocalBatch]:
-        """Return each rank's local_batch of a global batch, all in the same number of parts: a layer may wait for the
-        others in each."""
+        """Cut a global batch into a local batch for each rank, all of the same number of parts, since layers such as
+        SyncBatchNorm communicate in each part."""
         shares = self._split(end - start)
         number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
@@ -136,13 +136,13 @@ class Coordinator:
         """Whether the next step is measured for the gradient noise scale."""
         return self.ranks.world > 1 and self.taken % NOISE_EVERY == 0
 
-    def exchange(self, own: Sequence[Report], norms: Sequence[Norm], wall_s: float) -> ExchangeResult:
+    def exchange(self, own: Sequence[RankReport], norms: Sequence[Norm], wall_s: float) -> ExchangeResult:
         """Exchange reports with the other ranks, and decide alike on the next split and the next exchange.
 
         own: reports of this process' ranks. norms: of each step measured for the noise scale. wall_s: seconds since the
         last exchange.
         """
-        told: list[tuple[Report, float]] = self.ranks.gather([(report, wall_s) for report in own])
+        told: list[tuple[RankReport, float]] = self.ranks.gather([(report, wall_s) for report in own])
         reports = [report for report, _ in told]
         for index, norm in enumerate(norms):
             self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
@@ -156,7 +156,7 @@ class Coordinator:
             rates,
             self.noise.scale(),
             sum(r.loss_sum for r in reports) / (sum(r.loss_weight for r in reports) or 1.0),
-            reports[0].wish,
+            reports[0].request,
         )
 
     def _plan_next(self, wall_s: float) -> None:
@@ -181,4 +181,4 @@ class ExchangeResult:
     noise: NoiseScale | None
     loss: float
     """Loss of the epoch so far."""
-    wish: Wish
+    request: ControlRequest

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from raygpu.records.training_progress import Progress, Wish
+from raygpu.records.training_progress import ControlRequest, Progress
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
 from raygpu.training.callable.function import FunctionTraining
@@ -18,9 +18,9 @@ class FunctionRank:
     raygpu does not run its loop, so batches, learning rate and samples/s are not known.
     """
 
-    def __init__(self, training: FunctionTraining, scoring: Scoring, wish: Callable[[], Wish]) -> None:
-        """Take over a training that has not begun. wish: called at each report."""
-        self._training, self._scoring, self._wish = training, scoring, wish
+    def __init__(self, training: FunctionTraining, scoring: Scoring, request: Callable[[], ControlRequest]) -> None:
+        """Take over a training that has not begun. request: called at each report."""
+        self._training, self._scoring, self._request = training, scoring, request
         self._metric_is_known = False
         self.notes: list[str] = []
 
@@ -53,7 +53,7 @@ class FunctionRank:
             rates=(),
             shares=(),
             noise=None,
-            wish=self._wish(),
+            request=self._request(),
             result=result,
             diverged=self._scoring.diverged(result.metrics),
         )

@@ -186,7 +186,7 @@ class GradientSum:
         self._arrivals.clear()
 
 
-def start_alike(model: nn.Module, ranks: Ranks, group: Any = None) -> None:
+def broadcast_initial_state(model: nn.Module, ranks: Ranks, group: Any = None) -> None:
     """Copy the parameters and buffers of rank 0 to all ranks. Raises ValueError if the models differ in shape.
 
     group: of torch.distributed, which takes tensors of the model's device; by default that of all ranks' devices.
@@ -202,7 +202,7 @@ def start_alike(model: nn.Module, ranks: Ranks, group: Any = None) -> None:
 
 @torch.no_grad()
 def broadcast(tensors: Any, group: Any = None) -> None:
-    """Copy these tensors of rank 0, of any dtype, to all ranks, exactly. group: see `start_alike`."""
+    """Copy these tensors of rank 0, of any dtype, to all ranks, exactly. group: see `broadcast_initial_state`."""
     for tensor in tensors:
         sent = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         dist.broadcast(sent, 0, group)

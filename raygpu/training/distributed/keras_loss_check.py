@@ -15,7 +15,7 @@ from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_model, no_gpu
 
 
-class KerasLook:
+class KerasLossEvaluator:
     """An untrained model on the CPU, in float64 if its code takes that.
 
     with_metrics: whether metrics are evaluated too.

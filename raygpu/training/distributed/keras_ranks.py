@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Experiment, Splits
-from raygpu.records.training_progress import Wish
+from raygpu.records.training_progress import ControlRequest
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.coordinator import Norm, Report
+from raygpu.training.distributed.coordinator import Norm, RankReport
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.keras.data import DeviceData, chosen_rows
@@ -103,7 +103,7 @@ class KerasParallel(ParallelTraining):
         parallel: ParallelSettings,
         ranks: KerasRanks,
         *,
-        wish: Callable[[], Wish] = lambda: "",
+        request: Callable[[], ControlRequest] = lambda: "",
     ) -> None:
         self._strategy = ranks.strategy
         with self._strategy.scope():
@@ -111,7 +111,7 @@ class KerasParallel(ParallelTraining):
                 experiment, splits, trial, settings, optimizer_settings=parallel.optimizer_settings
             )
             self._generator = global_seed_generator()  # exists now, once for each device
-        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
+        super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         if ranks.world > 1:
             self._note_batch_norm()
         self._data = self._copies()
@@ -285,19 +285,19 @@ class KerasParallel(ParallelTraining):
     def _evaluate(self) -> dict[str, float]:
         return self.solo.evaluate()
 
-    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+    def _report(self, request: ControlRequest) -> tuple[list[RankReport], list[Norm]]:
         since, self._since = self._since, _Since(self.ranks.local)
         squares = [self._locals(squares) for _, squares, _ in since.norms]
         norms = [Norm(self._locals(whole)[0], shares) for whole, _, shares in since.norms]
         reports = [
-            Report(
+            RankReport(
                 samples=since.samples[local],
                 rate=self._rate(self.ranks.rank + local, [step[local] for step in since.seconds]),
                 most=math.inf,
                 loss_sum=float(self._loss_parts[local, 0]),
                 loss_weight=float(self._loss_parts[local, 1]),
                 squares=tuple(each[local] for each in squares),
-                wish=wish if local == 0 else "",
+                request=request if local == 0 else "",
             )
             for local in range(self.ranks.local)
         ]

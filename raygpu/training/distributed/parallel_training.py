@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from raygpu.records.training_progress import Progress, Wish
+from raygpu.records.training_progress import ControlRequest, Progress
 from raygpu.search.trials import EpochResult
-from raygpu.training.distributed.coordinator import Coordinator, Norm, Report
+from raygpu.training.distributed.coordinator import Coordinator, Norm, RankReport
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.hyperparameters import OptimizerSettings
 
@@ -31,13 +31,13 @@ class ParallelTraining(ABC):
         self,
         parallel: ParallelSettings,
         ranks: Ranks,
-        wish: Callable[[], Wish],
+        request: Callable[[], ControlRequest],
         settings: OptimizerSettings,
         samples_per_epoch: int,
         epochs: int,
     ) -> None:
-        """Prepare the training. wish: called on rank 0 before each exchange."""
-        self.parallel, self.ranks, self._wish = parallel, ranks, wish
+        """Prepare the training. request: called on rank 0 before each exchange."""
+        self.parallel, self.ranks, self._request = parallel, ranks, request
         self.optimizer_settings, self.samples_per_epoch, self.epochs = settings, samples_per_epoch, epochs
         self.coordinator = Coordinator(parallel, ranks)
         self.notes: list[str] = []
@@ -79,7 +79,7 @@ class ParallelTraining(ABC):
     def _exchange(self, wall_s: float) -> Progress:
         self._train_s += wall_s
         ended = self.step == len(self._bounds)
-        reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
+        reports, norms = self._report(self._request() if self.ranks.rank == 0 else "")
         waited_s = self._take_waited() if ended else None
         began = time.perf_counter()
         validation = self._evaluate() if ended and (self.ranks.rank == 0 or self.evaluates_together) else {}
@@ -101,7 +101,7 @@ class ParallelTraining(ABC):
             rates=told.rates,
             shares=self.coordinator.shares,
             noise=told.noise,
-            wish=told.wish,
+            request=told.request,
             result=result,
             diverged=ended and not math.isfinite(told.loss),
         )
@@ -156,7 +156,7 @@ class ParallelTraining(ABC):
         """Return means over the validation data. Called on rank 0 alone, unless all evaluate together."""
 
     @abstractmethod
-    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+    def _report(self, request: ControlRequest) -> tuple[list[RankReport], list[Norm]]:
         """Return this process' reports since the last exchange, by rank, and the steps measured for the noise scale."""
 
     @abstractmethod

@@ -88,7 +88,7 @@ def _state(code: Any, config: TrainConfig) -> TrainingState:
 def _hindrance(code: Any, config: TrainConfig, splits: Splits) -> str | None:
     """Return why this model cannot be sharded; None if nothing is in the way."""
     from raygpu.training.distributed.sharded.shards import require_shardable
-    from raygpu.training.distributed.torch_loss_check import TorchLook
+    from raygpu.training.distributed.torch_loss_check import TorchLossEvaluator
     from raygpu.training.torch.models import initial_model
 
     try:
@@ -96,7 +96,7 @@ def _hindrance(code: Any, config: TrainConfig, splits: Splits) -> str | None:
     except ValueError as error:
         return str(error)
     few = splits.first(MOST)
-    look = TorchLook(code, config.hyperparameters, few.train_inputs, few.train_targets, with_metrics=False)
+    look = TorchLossEvaluator(code, config.hyperparameters, few.train_inputs, few.train_targets, with_metrics=False)
     if written := look.written_parameters():
         return f"a forward pass writes to parameters in place ({', '.join(written[:3])}), which a sharded model loses"
     return None

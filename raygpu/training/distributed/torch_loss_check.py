@@ -31,7 +31,7 @@ GRADIENT_SAMPLES = 16
 """Number of samples in the comparison of a gradient with those of parts."""
 
 
-class TorchLook:
+class TorchLossEvaluator:
     """An untrained model on the CPU, in float64 if its code takes that.
 
     The loss is evaluated with gradients recorded, as in a training, unless it then needs more than outputs.

@@ -20,19 +20,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from raygpu.records.training_progress import Wish
-from raygpu.training.distributed.coordinator import LocalBatch, Norm, Report
-from raygpu.training.distributed.gradients import start_alike
-from raygpu.training.distributed.moving_buffers import MovingBuffers
+from raygpu.records.training_progress import ControlRequest
+from raygpu.training.distributed.buffer_broadcast import BufferBroadcast
+from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
+from raygpu.training.distributed.gradients import broadcast_initial_state
+from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
-from raygpu.training.distributed.parts_of_batches import HOOKED
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.distributed.stopwatch import SinceExchange, Stopwatch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
-from raygpu.training.torch.models import CHECKPOINT, has_batch_norm
+from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
 from raygpu.training.torch.reduction import Accumulator
@@ -76,10 +76,10 @@ class TorchParallel(ParallelTraining):
         parallel: ParallelSettings,
         ranks: Ranks,
         *,
-        wish: Callable[[], Wish] = lambda: "",
+        request: Callable[[], ControlRequest] = lambda: "",
     ) -> None:
         self.solo = solo
-        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
+        super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._stopwatch = Stopwatch(solo.device)
         if (ranks.world > 1 or parallel.accumulate > 1) and (name := hooked_parameter(solo.model)) is not None:
             self.notes.append(HOOKED.format(name=name))
@@ -99,11 +99,11 @@ class TorchParallel(ParallelTraining):
         self._losses = Accumulator(solo.device)
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
-        self._moving = MovingBuffers(solo.model, ranks) if ranks.world > 1 else None
+        self._moving = BufferBroadcast(solo.model, ranks) if ranks.world > 1 else None
         self._since = SinceExchange()
 
     def _spread(self, model: nn.Module) -> None:
-        start_alike(model, self.ranks)
+        broadcast_initial_state(model, self.ranks)
         self._join_batch_norm(model)
 
     def _join_batch_norm(self, model: nn.Module) -> None:
@@ -124,7 +124,7 @@ class TorchParallel(ParallelTraining):
     def _begin_epoch(self) -> None:
         solo, epoch = self.solo, self.epoch + 1
         # As of a training on one device, but each rank draws its own dropout and augmentation.
-        seed = solo.seed * 1_000_003 + epoch
+        seed = epoch_seed(solo.seed, epoch)
         if self.ranks.rank:
             words = np.random.SeedSequence([solo.seed, epoch, self.ranks.rank]).generate_state(1, np.uint64)
             seed = int(words[0])
@@ -191,7 +191,7 @@ class TorchParallel(ParallelTraining):
             self._since.squares.append(square)
             self._since.wholes.append(norm.float().square())
             self._since.shares.append([each.samples for each in local_batches])
-        if self.ranks.world > 1 and solo.optimizer.take_thawed():
+        if self.ranks.world > 1 and solo.optimizer.take_unfrozen():
             raise ValueError(THAWED)
         solo.take_step(lr)
         self._since.samples += own
@@ -226,17 +226,17 @@ class TorchParallel(ParallelTraining):
             torch.cuda.reset_peak_memory_stats(self.solo.device)
         return found
 
-    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+    def _report(self, request: ControlRequest) -> tuple[list[RankReport], list[Norm]]:
         since, self._since = self._since, SinceExchange()
         loss_sum, loss_weight = self._loss_parts()
-        report = Report(
+        report = RankReport(
             samples=since.samples,
             rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
             most=self._most(since.part),
             loss_sum=loss_sum,
             loss_weight=loss_weight,
             squares=tuple(square.item() for square in since.squares),
-            wish=wish,
+            request=request,
         )
         return [report], [Norm(whole.item(), s) for whole, s in zip(since.wholes, since.shares, strict=True)]
 
@@ -292,7 +292,7 @@ class TorchParallel(ParallelTraining):
 
     def _set_random(self, states: list[Any]) -> None:
         if len(states) != self.ranks.world:  # drawn anew: no rank is what it was
-            seed_all(self.solo.seed * 1_000_003 + self.epoch + 1 + self.ranks.rank * 7_919 + self.step)
+            seed_all(epoch_seed(self.solo.seed, self.epoch + 1) + self.ranks.rank * 7_919 + self.step)
             return
         cpu, cuda, *host = states[self.ranks.rank]
         torch.set_rng_state(cpu)

@@ -15,8 +15,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from raygpu.experiment import Mean, Sum
-from raygpu.records.training_progress import Wish
-from raygpu.training.distributed.gradients import start_alike
+from raygpu.records.training_progress import ControlRequest
+from raygpu.training.distributed.gradients import broadcast_initial_state
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.distributed.sharded.gradient import ShardedGradient
@@ -56,7 +56,7 @@ class TorchSharded(TorchParallel):
         parallel: ParallelSettings,
         ranks: TorchRanks,
         *,
-        wish: Callable[[], Wish] = lambda: "",
+        request: Callable[[], ControlRequest] = lambda: "",
     ) -> None:
         if parallel.compile:
             raise ValueError(f"compile: a sharded model is not compiled: {WITHOUT}")
@@ -66,13 +66,13 @@ class TorchSharded(TorchParallel):
             )
         if solo.optimizer_settings.ema_decay is not None:
             raise ValueError(f"ema_decay: a sharded model has no average of its parameters: {WITHOUT}")
-        super().__init__(solo, parallel, ranks, wish=wish)
+        super().__init__(solo, parallel, ranks, request=request)
         if parallel.accumulate > 1:
             self.notes.append("sharded: the gradient noise scale is not measured, as each part of a batch is summed")
 
     def _spread(self, model: nn.Module) -> None:
         require_shardable(model)
-        start_alike(model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
+        broadcast_initial_state(model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
         self._join_batch_norm(model)
         self._shards = Shards(self.solo.model, self.ranks, self.solo.device)
         vars(self.solo)["optimizer"] = self._optimizer()  # in the place of the one that it would make

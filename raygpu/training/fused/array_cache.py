@@ -1,8 +1,8 @@
 """Kept measurements and compiled steps of arrays like this one: loaded, or made beside the training.
 
-array.kept = ArrayCache(store, array, source, environment)
-array.kept.widths()          # None: measure them
-step = array.kept.load(24)   # None: array.kept.request(24), and load it when it is there
+cache = ArrayCache(store, array, splits, source, environment)
+cache.widths()          # None: measure them
+step = cache.load(24)   # None: cache.request(24), and load it when it is there
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from raygpu.training.torch.comparison import TOLERANCE, first_difference, relati
 from raygpu.training.torch.data import Tensors, TrainingData, cast
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.models import cast_model, epoch_seed, initial_model
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.reduction import backward, clip_gradients
 from raygpu.training.torch.seeding import seed_all
@@ -184,7 +184,7 @@ class _Alone:
         if shaken:
             for place, parameter in enumerate(self.model.parameters()):
                 parameter.data.mul_(1 + (-1) ** place * SHAKES * torch.finfo(dtype).eps)
-        self.optimizer = Optimizer(self.optimizer_settings, self.model.parameters())
+        self.optimizer = BuiltinOptimizer(self.optimizer_settings, self.model.parameters())
         self.optimizer.load_state_dict(state["optimizer"])
 
     def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
@@ -202,7 +202,7 @@ class _Alone:
                 if self.optimizer_settings.clip_norm is not None:
                     clip_gradients(self.optimizer.parameters, self.optimizer_settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number
-                self.optimizer.take_thawed()
+                self.optimizer.take_unfrozen()
                 self.optimizer.step(self.optimizer_settings.lr_at(step, array.steps_per_epoch, array.epochs))
         return self.model.state_dict()
 

@@ -20,7 +20,7 @@ from raygpu.config.sections import Precision
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.search.signature import differing_names
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import NotAsAlone, Settings, made_by
+from raygpu.training.base import NotAsAlone, Settings, build_model
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
@@ -81,7 +81,7 @@ def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
     """Return the number of parameters of a trial's model, made without its memory; None if it cannot be made so."""
     try:
         with random_state_kept(), torch_modes_kept(), torch.device("meta"):
-            model = made_by(experiment, Hyperparameters(trial.hyperparameters))
+            model = build_model(experiment, Hyperparameters(trial.hyperparameters))
         return sum(parameter.numel() for parameter in model.parameters())  # raises for lazy layers
     except Exception:  # noqa: BLE001 - many models need numbers, and no result depends on it
         return None

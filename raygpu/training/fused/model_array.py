@@ -4,7 +4,7 @@
     while (results := array.run_epoch()) is not None:     # {trial_id: EpochResult}
         array.drop(losers(results))                       # the others are compacted
 
-Each member equals the same trial trained alone (`torch_solo`): the same initial parameters, the same order of data and
+Each member equals the same trial trained alone (`TorchSolo`): the same initial parameters, the same order of data and
 the same random numbers (dropout), from its own seed, and the same rule for every number.
 
 An array of more members than its width trains them in tiles of that width, one after the other in every epoch. Tiles

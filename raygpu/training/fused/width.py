@@ -151,8 +151,8 @@ def _known_widths(
 
 
 class Busyness:
-    """Whether other processes took this one's processor since the object was made: what it timed holds for today
-    alone."""
+    """Whether other processes took this one's processor since the object was made. Its timings are then not kept for
+    later sweeps."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter(), time.process_time()

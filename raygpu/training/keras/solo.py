@@ -262,7 +262,7 @@ def initial_model(
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bf16" else policy)
     try:
-        model = base.made_by(experiment, hp)
+        model = base.build_model(experiment, hp)
     finally:
         keras.config.set_dtype_policy(policy)
     if not isinstance(model, keras.Model):

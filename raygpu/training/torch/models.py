@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
-from raygpu.training.base import made_by
+from raygpu.training.base import build_model
 from raygpu.training.torch.data import in_precision, rows, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.seeding import seed_all
@@ -34,7 +34,7 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     again.
     """
     seed_all(seed)
-    model = made_by(experiment, hp)
+    model = build_model(experiment, hp)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
     for name, parameter in model.named_parameters():

@@ -15,13 +15,13 @@ import torch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.torch_private_api import fused_step
 
-THAWED = (
+UNFROZEN = (
     "a parameter of shape {shape} was frozen when the training began, and now requires a gradient: the optimizer leaves"
     " it out; an optimizer() of the experiment's own may take it in"
 )
 
 
-class Optimizer:
+class BuiltinOptimizer:
     """The optimizer that a trial's hyper-parameters name; `step` takes the learning rate. `use` changes its numbers."""
 
     own_lr: float | None = None
@@ -52,16 +52,16 @@ class Optimizer:
             own += [torch.zeros_like(parameter) for _ in range(missing)]
             del own[self.settings.num_buffers :]
 
-    def take_thawed(self) -> list[torch.Tensor]:
+    def take_unfrozen(self) -> list[torch.Tensor]:
         """Return no parameters. Raises ValueError if one was frozen when this was made, and is not any more."""
         for parameter in self._frozen:
             if parameter.requires_grad:
-                raise ValueError(THAWED.format(shape=tuple(parameter.shape)))
+                raise ValueError(UNFROZEN.format(shape=tuple(parameter.shape)))
         return []
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Update the parameters that have a gradient, and drop the gradients; after `take_thawed`."""
+        """Update the parameters that have a gradient, and drop the gradients; after `take_unfrozen`."""
         self.num_steps += 1
         groups: dict[Any, list[list[torch.Tensor]]] = defaultdict(list)
         numbers: dict[Any, list[int]] = defaultdict(list)

@@ -12,11 +12,11 @@ from torch import nn
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.experiment import TorchExperiment, overrides
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 
 
 class OwnOptimizer:
-    """An experiment's optimizer, and its scheduler if it has one, with the methods of `Optimizer`."""
+    """An experiment's optimizer, and its scheduler if it has one, with the methods of `BuiltinOptimizer`."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class OwnOptimizer:
         most_steps: int,
     ) -> None:
         """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among them.
-        most_steps: after which the scheduler stays as it is, since steps that are timed are taken without end."""
+        most_steps: steps after which the scheduler is left alone; a benchmark takes steps beyond its end."""
         self.settings = settings
         everything = list(parameters)
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
@@ -49,13 +49,13 @@ class OwnOptimizer:
         """Go on with another `clip_norm`; the other numbers are the experiment's."""
         self.settings = settings
 
-    def take_thawed(self) -> list[Any]:
+    def take_unfrozen(self) -> list[Any]:
         """Take in the parameters that require a gradient by now, and did not when this was made; return them."""
-        thawed = [parameter for parameter in self._frozen if parameter.requires_grad]
-        if thawed:
-            self.parameters += thawed
+        unfrozen = [parameter for parameter in self._frozen if parameter.requires_grad]
+        if unfrozen:
+            self.parameters += unfrozen
             self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
-        return thawed
+        return unfrozen
 
     def step(self, lr: float) -> None:
         """Take a step of the optimizer and of the scheduler, and drop the gradients. lr: not used."""
@@ -90,7 +90,7 @@ def _needs_argument(function: Callable[..., Any]) -> bool:
 
 def make_optimizer(
     experiment: Experiment, model: nn.Module, hp: Hyperparameters, settings: OptimizerSettings, num_steps: int
-) -> Optimizer | OwnOptimizer:
+) -> BuiltinOptimizer | OwnOptimizer:
     """Return the experiment's own optimizer, or the one that the hyper-parameters name.
 
     num_steps: optimizer steps of the whole training. Raises ValueError for an optimizer of other parameters than the
@@ -102,7 +102,7 @@ def make_optimizer(
     if made is None and overrides(experiment, "scheduler"):
         raise ValueError("scheduler() steps an optimizer of the experiment's own, and optimizer() returned none")
     if made is None:
-        return Optimizer(settings.in_epoch(1), model.parameters())
+        return BuiltinOptimizer(settings.in_epoch(1), model.parameters())
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(f"optimizer(model, hp) returned {type(made).__name__}; a torch.optim.Optimizer is wanted")
     known = {id(parameter) for parameter in model.parameters()}

@@ -59,10 +59,10 @@ class ParameterAverage:
         for average, buffer in zip(self._of_buffers(), self._buffers, strict=True):
             average.copy_(torch.where(average == buffer, buffer, average.lerp(buffer, 1 - self._decay)))
 
-    def take_in(self, thawed: Sequence[torch.Tensor]) -> None:
+    def take_in(self, unfrozen: Sequence[torch.Tensor]) -> None:
         """Average these parameters too, which no step has moved so far."""
         known, place = {id(value) for value in self._trained}, len(self._trained)
-        new = [value for value in thawed if id(value) not in known]
+        new = [value for value in unfrozen if id(value) not in known]
         self._trained += new
         if self.averages is not None:
             self.averages[place:place] = [value.detach().clone() for value in new]

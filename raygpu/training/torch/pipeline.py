@@ -30,9 +30,9 @@ from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors, home_of, moved, rows, tensors
 from raygpu.training.torch.models import epoch_seed, initial_model
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.pipeline_cut import INNER, cut_model, notes, require_submodules
-from raygpu.training.torch.reduction import Accumulator, as_parts
+from raygpu.training.torch.reduction import Accumulator, as_parts, divisor
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import prepare_torch
 from raygpu.training.torch.step_memory import StepMemory
@@ -110,7 +110,7 @@ class TorchPipeline:
         self.home = home_of(splits, device)
         self._inputs = moved(tensors(splits.train_inputs), self.home) if self.is_first else None
         self._targets = moved(tensors(splits.train_targets), self.home) if self.is_last else None
-        self.optimizer = Optimizer(self.optimizer_settings, self.stage.submod.parameters())
+        self.optimizer = BuiltinOptimizer(self.optimizer_settings, self.stage.submod.parameters())
         self._stopwatch = _Stopwatch(device)
         self._loss = _LossOfChunks(experiment, device)
         self._schedule = self._make_schedule()
@@ -174,7 +174,7 @@ class TorchPipeline:
                 self._run(order[start:end])
             self._finish_gradient()
             step = (epoch - 1) * self.steps_per_epoch + number
-            self.optimizer.take_thawed()
+            self.optimizer.take_unfrozen()
             self.optimizer.step(self.optimizer_settings.lr_at(step, self.steps_per_epoch, self.epochs))
             yield self._loss.value() if self.is_last else 0.0, end - start
 
@@ -210,7 +210,7 @@ class TorchPipeline:
             weight = self._loss.weight if self.is_last else torch.zeros((), dtype=torch.float64, device=self.device)
             dist.broadcast(weight, last)
             for gradient in gradients:
-                gradient.div_(torch.where(weight == 0, 1.0, weight))
+                gradient.div_(divisor(weight))
         if self.optimizer_settings.clip_norm is not None:
             square = torch.zeros((), device=self.device)
             if gradients:

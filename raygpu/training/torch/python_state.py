@@ -65,7 +65,7 @@ def frozen(model: nn.Module) -> dict[str, bool]:
 
 
 def changed_freezing(before: Mapping[str, bool], model: nn.Module) -> str | None:
-    """Return a text that names the first parameter which is frozen or thawed since `before`; None without one."""
+    """Return a text that names the first parameter which is frozen or unfrozen since `before`; None without one."""
     now = frozen(model)
     changed = (name for name, was in before.items() if name in now and now[name] != was)
     return next((f"requires_grad of {name}" for name in changed), None)

@@ -22,16 +22,21 @@ def as_parts(value: Any, count: int, device: torch.device) -> tuple[torch.Tensor
     return _double(value, device) * count, torch.full((), count, dtype=torch.float64, device=device)
 
 
+def divisor(weight: torch.Tensor) -> torch.Tensor:
+    """Return a denominator, with 1 in place of 0."""
+    return torch.where(weight == 0, 1, weight)
+
+
 def ratio(total: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return the value of added parts, of any shape: a mean, or a sum where the denominator is 0."""
-    return total / torch.where(weight == 0, 1.0, weight)
+    return total / divisor(weight)
 
 
 def objective(loss: Any) -> torch.Tensor:
     """Return the scalar whose gradient an optimizer step takes."""
     if isinstance(loss, Mean):
         weight = torch.as_tensor(loss.weight, device=loss.total.device)
-        return loss.total / torch.where(weight == 0, 1, weight)
+        return loss.total / divisor(weight)
     return loss.total if isinstance(loss, Sum) else loss
 
 

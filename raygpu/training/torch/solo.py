@@ -24,7 +24,7 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
@@ -82,7 +82,7 @@ class TorchSolo:
         return model.to(self.device)
 
     @cached_property
-    def optimizer(self) -> Optimizer | OwnOptimizer:
+    def optimizer(self) -> BuiltinOptimizer | OwnOptimizer:
         """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
         return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
@@ -94,9 +94,9 @@ class TorchSolo:
 
     def take_step(self, lr: float) -> None:
         """Take an optimizer step by the gradients that the parameters have, and drop these."""
-        thawed, average = self.optimizer.take_thawed(), self.average
+        unfrozen, average = self.optimizer.take_unfrozen(), self.average
         if average is not None:
-            average.take_in(thawed)
+            average.take_in(unfrozen)
         self.optimizer.step(lr)
         if average is not None:
             average.update()

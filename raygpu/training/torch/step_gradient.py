@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Mean, Sum
-from raygpu.training.torch.reduction import dense, objective
+from raygpu.training.torch.reduction import dense, divisor, objective
 
 Kind = Literal["a plain number", "a Mean", "a Sum"]
 Gradients = list[torch.Tensor | None]
@@ -93,7 +93,7 @@ class StepGradient:
                 self._sum.add(None, 1.0, None)
                 self._sum.end()
             return
-        divisor = None if self._parts is None else _divisor(self._parts[1])
+        divisor = None if self._parts is None else divisor(self._parts[1])
         if self._sum is not None:
             self._sum.end(divisor)
             return
@@ -164,7 +164,7 @@ class StepGradient:
     def _combine(self) -> None:
         """Set this process' part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""
         assert self._parts is not None
-        total, weight = self._parts[0], _divisor(self._parts[1])
+        total, weight = self._parts[0], divisor(self._parts[1])
         for parameter, above, below in zip(self._parameters, self._numerators, self._denominators, strict=True):
             above = None if above is None else above / weight.to(above.dtype.to_real())
             factor = -total / weight**2
@@ -177,10 +177,6 @@ def _backward(value: Any, *, retain: bool = False) -> Callable[[], None]:
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return lambda: None
     return lambda: value.backward(retain_graph=retain)
-
-
-def _divisor(weight: torch.Tensor) -> torch.Tensor:
-    return torch.where(weight == 0, 1.0, weight)
 
 
 def _added(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:

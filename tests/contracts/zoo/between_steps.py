@@ -11,8 +11,8 @@ from torch.nn import functional
 from tests.contracts.zoo.entry import STATE, Inside, Vectors, mlp
 
 
-class ThawedForAnOwnOptimizer(Vectors):
-    """A layer that is frozen at first, and that a step thaws; the experiment's optimizer has it from the beginning."""
+class UnfrozenForAnOwnOptimizer(Vectors):
+    """A layer that a step unfreezes; the experiment's optimizer has it from the beginning."""
 
     own = ({"lr": 0.05}, {"lr": 0.1, "momentum": 0.9, "ema_decay": 0.8}, {"lr": 0.02, "clip_norm": 0.5})
     fused = "optimizer\\(\\) is the experiment's own"

@@ -74,8 +74,8 @@ class ModelThatChangesAList(Vectors):
         return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(sizes)))
 
 
-class ThawedLater(Vectors):
-    """A layer that is frozen at first, and that a step thaws."""
+class UnfrozenLater(Vectors):
+    """A layer that is frozen at first, and that a step unfreezes."""
 
     alone = fused = r"was frozen when the training began"
 

@@ -17,7 +17,7 @@ from tests.contracts.zoo.entry import (
 )
 
 
-class ThawedAtStep20(Vectors):
+class UnfrozenAtStep20(Vectors):
     """A counter in Python lets a layer learn from its 20th step on."""
 
     unsaved = "Model.steps changes"

@@ -31,7 +31,7 @@ PROGRESS = Progress(
     rates=(400.0, 100.0),
     shares=(3, 1),
     noise=None,
-    wish="",
+    request="",
 )
 
 

@@ -12,7 +12,7 @@ from raygpu.config.source import locate
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Workload
-from raygpu.planning.estimates import Estimates, Site, roughly, size
+from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.search.signature import Group, Signature
@@ -64,13 +64,13 @@ def test_the_profiles_of_each_type_of_unequal_gpus_are_found(tmp_path: Path) -> 
     source, code = locate("tests.pack_functions:steady", Path(__file__).parents[3])
     measurer = Measurer(config(profiles=str(tmp_path)), source, code, None, [group])
     nodes = [Node(4, 1, 32.0, "A", 79.6470703), Node(4, 1, 32.0, "B", 23.5693359)]
-    site = Site(nodes, ["A", "B"], "A", 79.6470703, 4)
+    hardware = Hardware(nodes, ["A", "B"], "A", 79.6470703, 4)
     for rate, node in enumerate(nodes, 1):
-        there = Site([node], [node.device], node.device, node.device_gib, 4)
+        there = Hardware([node], [node.device], node.device, node.device_gib, 4)
         workload = Workload(source, None, group.trials[0], "float32")
         key = subject(workload, code, group.signature, there)
         measurer.store.keep(Profile(key, 100, (Point("process", 1, float(rate), 1.0),)))
-    found, _ = measurer.kept(site)
+    found, _ = measurer.kept(hardware)
     assert {device: each.points[0].samples_per_s for device, each in found.by_device.items()} == {
         nodes[0].device_type: 1.0,
         nodes[1].device_type: 2.0,

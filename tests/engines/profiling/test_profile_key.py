@@ -13,7 +13,7 @@ from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Splits
-from raygpu.planning.estimates import Site
+from raygpu.planning.estimates import Hardware
 from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
@@ -29,13 +29,13 @@ def trial(**hp: Any) -> Trial:
     return Trial("t0000", 0, hp)
 
 
-def key(source: Source, code: Any, splits: Splits | None, precision: Precision, site: Site) -> Subject:
-    return subject(Workload(source, splits, trial(), precision), code, Signature(()), site)
+def key(source: Source, code: Any, splits: Splits | None, precision: Precision, hardware: Hardware) -> Subject:
+    return subject(Workload(source, splits, trial(), precision), code, Signature(()), hardware)
 
 
 def of(name: str, folder: Path = ROOT) -> Subject:
     source, code = locate(name, folder)
-    return key(source, code, None, "float32", Site([], [], "a processor", None, 2))
+    return key(source, code, None, "float32", Hardware([], [], "a processor", None, 2))
 
 
 @pytest.mark.parametrize("name", ["tests.models:Mlp", "tests.keras_cases:FewKeras"])
@@ -64,13 +64,13 @@ def test_what_the_experiment_raises_is_one_line() -> None:
 
 def test_data_by_shape_and_a_device_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     source, code = locate("tests.models:Mlp", ROOT)
-    found = key(source, code, few(), "bf16", Site([], [], "a processor", None, 2))
+    found = key(source, code, few(), "bf16", Hardware([], [], "a processor", None, 2))
     assert found.data == "train float32 200x64; targets int64 200; validation float32 64x64"
     assert (found.device_gib, found.precision) == (None, "bf16")
     assert set(found.versions) == {"raygpu", "code", "torch"}
 
     FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
-    found = key(source, code, few(), "float32", Site([], [], "NVIDIA A100-SXM4-40GB", 39.49, 16))
+    found = key(source, code, few(), "float32", Hardware([], [], "NVIDIA A100-SXM4-40GB", 39.49, 16))
     assert (found.device, found.device_gib, found.num_cpus) == ("NVIDIA A100-SXM4-40GB", 39.5, 16)
     assert found.versions["driver"] == "580.65.06"
 
@@ -99,7 +99,7 @@ def test_code_of_a_cell_has_the_key_of_its_content(tmp_path: Path) -> None:
 def test_a_change_of_the_script_is_another_version(tmp_path: Path) -> None:
     def version() -> str:
         source = Source("command", "python mine.py --lr {lr}", str(tmp_path))
-        return key(source, None, None, "float32", Site([], [], "a processor", None, 2)).versions["code"]
+        return key(source, None, None, "float32", Hardware([], [], "a processor", None, 2)).versions["code"]
 
     (tmp_path / "mine.py").write_text("print(1)\n")
     first = version()

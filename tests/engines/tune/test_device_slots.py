@@ -28,41 +28,41 @@ def parts(made: Plan) -> dict[str, Fraction]:
 
 def test_the_faster_type_comes_first_and_then_what_is_free() -> None:
     made = two_types(fast=2, slow=1)
-    places = DeviceSlots(made)
+    slots = DeviceSlots(made)
     given_to = []
     for number in range(3):
-        device = places.choose(places.devices, parts(made), staging=False)
+        device = slots.choose(slots.devices, parts(made), staging=False)
         assert device is not None
-        places.take(str(number), device, parts(made)[device])
+        slots.take(str(number), device, parts(made)[device])
         given_to.append(device)
     assert given_to == [FAST, FAST, SLOW]
-    assert places.choose(places.devices, parts(made), staging=False) is None, "the last trials wait for a free place"
-    assert places.give_back("2") == SLOW
-    assert places.choose(places.devices, parts(made), staging=False) == SLOW
-    assert places.choose([FAST], parts(made), staging=False) is None, "not where it does not fit"
+    assert slots.choose(slots.devices, parts(made), staging=False) is None, "the last trials wait for a free place"
+    assert slots.give_back("2") == SLOW
+    assert slots.choose(slots.devices, parts(made), staging=False) == SLOW
+    assert slots.choose([FAST], parts(made), staging=False) is None, "not where it does not fit"
 
 
 def test_one_type_takes_all_that_tune_asks_for() -> None:
     made = plan([Node(8, 1, 100)], {"": Choice(Share(2), "")}, 100)
-    places = DeviceSlots(made)
+    slots = DeviceSlots(made)
     for number in range(50):
-        assert places.choose([""], {"": Fraction(1, 2)}, staging=False) == ""
-        places.take(str(number), "", Fraction(1, 2))
+        assert slots.choose([""], {"": Fraction(1, 2)}, staging=False) == ""
+        slots.take(str(number), "", Fraction(1, 2))
 
 
 def test_no_more_is_reserved_than_the_run_may_have() -> None:
     node = Node(64, 4, 100)
     made = plan([node], {"": Choice(Share(3), "")}, 100, most_gpus=Fraction(2, 3))
     assert made.slots == 2
-    places = DeviceSlots(made)
+    slots = DeviceSlots(made)
     third = {"": Fraction(1, 3)}
     for number in range(2):
-        assert places.choose([""], third, staging=True) == ""
-        places.take(str(number), "", third[""])
-    assert places.choose([""], third, staging=True) is None, "not even to wait: a cluster has room for it"
-    assert places.choose([""], {"": Fraction(1, 100)}, staging=True) is None
-    places.give_back("0")
-    assert places.choose([""], third, staging=True) == ""
+        assert slots.choose([""], third, staging=True) == ""
+        slots.take(str(number), "", third[""])
+    assert slots.choose([""], third, staging=True) is None, "not even to wait: a cluster has room for it"
+    assert slots.choose([""], {"": Fraction(1, 100)}, staging=True) is None
+    slots.give_back("0")
+    assert slots.choose([""], third, staging=True) == ""
 
 
 def test_what_the_run_may_have_goes_to_the_faster_type_first() -> None:
@@ -77,11 +77,11 @@ def test_what_the_run_may_have_goes_to_the_faster_type_first() -> None:
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.lists(st.tuples(st.booleans(), st.booleans())))
 def test_no_type_is_given_more_than_it_has(fast: int, slow: int, num_slow: int, steps: list[tuple[bool, bool]]) -> None:
     made = two_types(fast, slow, num_slow)
-    places, held, count = DeviceSlots(made), {}, 0
+    slots, held, count = DeviceSlots(made), {}, 0
     room = {part.device: part.slots for part in made.parts}
     for begins, staging in steps:
         if begins:
-            device = places.choose(places.devices, parts(made), staging=staging)
+            device = slots.choose(slots.devices, parts(made), staging=staging)
             load = {name: list(held.values()).count(name) for name in room}
             if device is None:
                 assert all(load[name] >= room[name] for name in room)
@@ -90,19 +90,19 @@ def test_no_type_is_given_more_than_it_has(fast: int, slow: int, num_slow: int, 
                 assert load[device] < room[device], "a trial goes where a place is free"
             assert load[device] < room[device] * (STAGED if staging else 1)
             held[str(count)] = device
-            places.take(str(count), device, parts(made)[device])
+            slots.take(str(count), device, parts(made)[device])
             count += 1
         elif held:
             name = next(iter(held))
-            assert places.give_back(name) == held.pop(name)
+            assert slots.give_back(name) == held.pop(name)
 
 
 def test_its_state_comes_back() -> None:
     made = two_types(1, 1)
-    places, again = DeviceSlots(made), DeviceSlots(made)
-    places.take("a", FAST, Fraction(1))
-    again.restore(places.state())
+    slots, again = DeviceSlots(made), DeviceSlots(made)
+    slots.take("a", FAST, Fraction(1))
+    again.restore(slots.state())
     assert again.choose(again.devices, parts(made), staging=False) == SLOW
     assert again.give_back("a") == FAST
     assert again.give_back("a") is None
-    assert places.slots == pytest.approx(2)
+    assert slots.slots == pytest.approx(2)

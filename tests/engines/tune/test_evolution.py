@@ -18,7 +18,7 @@ from raygpu.engines.tune.evolution import Evolution
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.exploration import populations
 from raygpu.search.lineage import lineage
-from raygpu.search.population import Donor, Orders, Population, Report
+from raygpu.search.population import Donor, MemberScores, Orders, Population
 from raygpu.search.space import parse
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage
@@ -26,7 +26,7 @@ from raygpu.training.array_of_one import ArrayOfOne
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.models import epoch_seed
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import MODELS
@@ -49,7 +49,9 @@ class Local:
     def __init__(self, population: Population) -> None:
         self.population = population
 
-    def exchange(self, epoch: int, reports: Sequence[Report], absent: Sequence[str], took_s: float) -> Orders | None:
+    def exchange(
+        self, epoch: int, reports: Sequence[MemberScores], absent: Sequence[str], took_s: float
+    ) -> Orders | None:
         self.population.leave(absent, ended=False)
         return self.population.exchange(epoch, reports)
 
@@ -256,12 +258,12 @@ def test_the_winners_schedule_is_the_history_of_its_parameters(tmp_path: Path) -
     assert difference(model_of(array, by_id[name]), parameters(training.model)) <= EXACT
 
 
-def replaced(old: Optimizer, new: OptimizerSettings) -> Optimizer:
+def replaced(old: BuiltinOptimizer, new: OptimizerSettings) -> BuiltinOptimizer:
     old.use(new)
     return old
 
 
-def train_epoch(training: TorchSolo, optimizer: Optimizer, seed: int, epoch: int, lr: float) -> None:
+def train_epoch(training: TorchSolo, optimizer: BuiltinOptimizer, seed: int, epoch: int, lr: float) -> None:
     seed_all(epoch_seed(seed, epoch))
     order = torch.from_numpy(epoch_order(seed, epoch, training.samples_per_epoch))
     for start, end in batch_bounds(training.samples_per_epoch, training.batch_size):

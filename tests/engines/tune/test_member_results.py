@@ -40,8 +40,8 @@ class Array:
         return {path.name: int((path / "epoch").read_text()) for path in self.kept.folder.iterdir()}
 
 
-def array(which: str = "best", *, keep_all: bool = False) -> Array:
-    return Array(MemberResults(Scoring("accuracy", True, which), NAMES, keep_all=keep_all))  # type: ignore[arg-type]
+def array(score_rule: str = "best", *, keep_all: bool = False) -> Array:
+    return Array(MemberResults(Scoring("accuracy", True, score_rule), NAMES, keep_all=keep_all))  # type: ignore[arg-type]
 
 
 def test_the_best_member_s_best_epoch_stays() -> None:
@@ -66,15 +66,15 @@ def test_by_the_last_epoch_parameters_are_written_once() -> None:
     assert found.kept.best_of("a") is None
 
 
-@pytest.mark.parametrize("which", ["last", "best"])
-def test_one_that_diverges_is_not_the_best(which: str) -> None:
-    found = array(which)
+@pytest.mark.parametrize("score_rule", ["last", "best"])
+def test_one_that_diverges_is_not_the_best(score_rule: str) -> None:
+    found = array(score_rule)
     found.train(a=0.9, b=0.5)
     found.train(a=math.nan, b=0.4)
     found.end("a")
     found.train(b=0.3)
     found.end("b")
-    assert found.left() == {"b": 1 if which == "best" else 3}
+    assert found.left() == {"b": 1 if score_rule == "best" else 3}
 
 
 def test_what_cannot_be_the_best_any_more_is_not_written() -> None:

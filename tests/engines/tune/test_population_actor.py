@@ -11,7 +11,7 @@ from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune import population_actor as module
 from raygpu.engines.tune.population_actor import PATIENCE_S, PopulationActor
 from raygpu.engines.tune.population_start import all_at_once
-from raygpu.search.population import Population, Reached, Report
+from raygpu.search.population import MemberScores, Population, Reached
 from raygpu.search.space import parse
 from raygpu.search.trials import Trial
 
@@ -37,8 +37,8 @@ def population(together: bool = True) -> Population:
     return Population(section, parameters, groups, epochs=9, seed=0, maximize=True, together=together)
 
 
-def report(place: int, epoch: int = 2) -> list[Report]:
-    return [Report(f"t000{place}", {epoch: Reached(float(place), {"lr": 0.1})}, {})]
+def report(place: int, epoch: int = 2) -> list[MemberScores]:
+    return [MemberScores(f"t000{place}", {epoch: Reached(float(place), {"lr": 0.1})}, {})]
 
 
 def test_a_trial_of_which_nothing_is_heard_is_not_waited_for_for_ever(clock: Clock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.planning.gpu_shares import Share
-from raygpu.search.scoring import Standing
+from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 
@@ -15,7 +15,7 @@ ARRAY = ArrayConfig("a0001", NAMES, fused=True, device="T4", share=Share())
 
 
 def record(**values: object) -> TrialRecord:
-    found = TrialRecord(Trial("t0003", 0, {"lr": 0.1}), "finished", 0.5, 9, standing=Standing(0.5, 0.75, 4, 9))
+    found = TrialRecord(Trial("t0003", 0, {"lr": 0.1}), "finished", 0.5, 9, scores=TrialScores(0.5, 0.75, 4, 9))
     for name, value in values.items():
         setattr(found, name, value)
     return found
@@ -35,7 +35,7 @@ def test_ends() -> None:
     assert trial_lines.ended(record(), "accuracy") == ("t0003 finished after 9 epochs, accuracy 0.5 (best at epoch 4)")
     stopped = record(status="stopped", reason="halving at epoch 9")
     assert trial_lines.ended(stopped, "accuracy").startswith("t0003 stopped after 9 epochs by halving at epoch 9, ")
-    failed = record(status="failed", score=None, error="Traceback\nValueError: no", standing=Standing())
+    failed = record(status="failed", score=None, error="Traceback\nValueError: no", scores=TrialScores())
     assert trial_lines.ended(failed, "accuracy") == "t0003 failed after 9 epochs: ValueError: no"
     assert trial_lines.ended(record(diverged=True), "accuracy").startswith("t0003 diverged after 9 epochs (best")
 

@@ -26,14 +26,14 @@ def training(
     *,
     epochs: int = 2,
     dtype: torch.dtype | None = None,
-    wish: Callable[[], Any] = lambda: "",
+    request: Callable[[], Any] = lambda: "",
 ) -> TorchParallel:
     """One rank's part of a training, by default of the only one."""
     settings = Settings(epochs=epochs, threads=1, precision="float32", folder=Path())
     ranks = ranks or OneRank()
     trial = Trial("t0000", 3, hp)
     solo = TorchSolo(experiment, splits, trial, settings, dtype=dtype, optimizer_settings=parallel.optimizer_settings)
-    return TorchParallel(solo, parallel, ranks, wish=wish)
+    return TorchParallel(solo, parallel, ranks, request=request)
 
 
 def sharded(
@@ -46,13 +46,13 @@ def sharded(
     epochs: int = 2,
     dtype: torch.dtype | None = None,
     precision: Any = "float32",
-    wish: Callable[[], Any] = lambda: "",
+    request: Callable[[], Any] = lambda: "",
 ) -> TorchSharded:
     """One rank's part of a training whose model is sharded."""
     settings = Settings(epochs=epochs, threads=1, precision=precision, folder=Path())
     chosen, cpu = parallel.optimizer_settings, torch.device("cpu")
     solo = UnplacedSolo(experiment, splits, Trial("t0000", 3, hp), settings, cpu, dtype, optimizer_settings=chosen)
-    return TorchSharded(solo, parallel, ranks, wish=wish)
+    return TorchSharded(solo, parallel, ranks, request=request)
 
 
 def gradient(training: TorchParallel) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.training.distributed.coordinator import FIRST, LONGEST, Coordinator, Report
+from raygpu.training.distributed.coordinator import FIRST, LONGEST, Coordinator, RankReport
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 
 
@@ -84,7 +84,7 @@ def exchanges(
         since += 1
         if coordinator.due():
             share = coordinator.shares[ranks.rank]
-            report = Report(share * since, rate_at(step, ranks.rank, share), math.inf, 0.0)
+            report = RankReport(share * since, rate_at(step, ranks.rank, share), math.inf, 0.0)
             coordinator.exchange([report], [], since * step_s)
             at.append(step)
             shares.append(coordinator.shares)
@@ -119,7 +119,7 @@ def test_a_share_stays_within_its_memory() -> None:
     def split_of(ranks: Any) -> tuple[int, ...]:
         coordinator = Coordinator(ParallelSettings(100, auto_shares=True), ranks)
         most = (40.0, math.inf)[ranks.rank]
-        coordinator.exchange([Report(50, (900.0, 100.0)[ranks.rank], most, 0.0)], [], 1.0)
+        coordinator.exchange([RankReport(50, (900.0, 100.0)[ranks.rank], most, 0.0)], [], 1.0)
         return coordinator.shares
 
     assert on_threads(2, split_of) == [(40, 60)] * 2
@@ -128,7 +128,7 @@ def test_a_share_stays_within_its_memory() -> None:
 def test_a_rank_without_a_whole_step_moves_nothing() -> None:
     def split_of(ranks: Any) -> tuple[int, ...]:
         coordinator = Coordinator(ParallelSettings(100, auto_shares=True), ranks)
-        coordinator.exchange([Report(50, None if ranks.rank else 900.0, math.inf, 0.0)], [], 1.0)
+        coordinator.exchange([RankReport(50, None if ranks.rank else 900.0, math.inf, 0.0)], [], 1.0)
         return coordinator.shares
 
     assert on_threads(2, split_of) == [(50, 50)] * 2

@@ -9,7 +9,7 @@ import pytest
 
 import raygpu
 from raygpu.errors import UnknownMetric
-from raygpu.records.training_progress import Progress, Wish
+from raygpu.records.training_progress import ControlRequest, Progress
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
@@ -18,10 +18,10 @@ from raygpu.training.distributed.function_rank import FunctionRank
 from tests.function_cases import walk
 
 
-def rank(function: Any, folder: Path, *, epochs: int = 4, wish: Wish = "", **hp: Any) -> FunctionRank:
+def rank(function: Any, folder: Path, *, epochs: int = 4, request: ControlRequest = "", **hp: Any) -> FunctionRank:
     trial = Trial("t0003", 11, {"step": 0.3, **hp})
     training = FunctionTraining(function, trial, Settings(epochs, 1, "float32", folder))
-    return FunctionRank(training, Scoring("score", maximize=True), lambda: wish)
+    return FunctionRank(training, Scoring("score", maximize=True), lambda: request)
 
 
 def all_of(training: FunctionRank) -> list[Progress]:
@@ -83,11 +83,11 @@ def test_it_may_end_by_itself(tmp_path: Path) -> None:
 
 
 def test_the_user_s_wish_is_told_with_the_report(tmp_path: Path) -> None:
-    training = rank(walk, tmp_path, wish="stop")
+    training = rank(walk, tmp_path, request="stop")
     progress = training.advance()
     training.close()
     assert progress is not None
-    assert progress.wish == "stop"
+    assert progress.request == "stop"
 
 
 def test_a_score_that_is_not_finite_has_diverged(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def training(
     experiment: Any,
     *,
     epochs: int = 2,
-    wish: str = "",
+    request: str = "",
     per_epoch: int | None = None,
 ) -> Any:
     from raygpu.training.distributed.keras_ranks import KerasParallel
@@ -85,7 +85,7 @@ def training(
     trial, splits = Trial("t0000", 3, HP), replace(few(167), per_epoch=per_epoch)
     with ranks.strategy.scope():
         experiment = experiment()
-    return KerasParallel(experiment, splits, trial, settings, parallel, ranks, wish=lambda: wish)  # type: ignore[arg-type,return-value]
+    return KerasParallel(experiment, splits, trial, settings, parallel, ranks, request=lambda: request)  # type: ignore[arg-type,return-value]
 
 
 def parameters(own: Any) -> np.ndarray:
@@ -153,7 +153,7 @@ def saved_and_gone_on(ranks: Any, folder: str) -> Any:
     whole = training(ranks, parallel, Drawing, epochs=3)
     while whole.advance() is not None:
         pass
-    first = training(ranks, parallel, Drawing, epochs=3, wish="checkpoint")
+    first = training(ranks, parallel, Drawing, epochs=3, request="checkpoint")
     first.advance()  # ends within the first epoch
     assert 0 < first.step < 8
     first.save(Path(folder))

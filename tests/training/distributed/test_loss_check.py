@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from raygpu import Mean, Splits, Sum, TorchExperiment
 from raygpu.training.distributed.loss_check import Difference, differences
-from raygpu.training.distributed.torch_loss_check import TorchLook
+from raygpu.training.distributed.torch_loss_check import TorchLossEvaluator
 from tests.models import few
 
 
@@ -33,7 +33,7 @@ def made(**methods: Any) -> Case:
 def found(experiment: Case, *, with_metrics: bool = False) -> list[Difference]:
     splits = experiment.data()
     inputs, targets = splits.train_inputs, splits.train_targets
-    return differences(TorchLook(experiment, {}, inputs, targets, with_metrics=with_metrics), inputs, targets)
+    return differences(TorchLossEvaluator(experiment, {}, inputs, targets, with_metrics=with_metrics), inputs, targets)
 
 
 def with_rare_target(self: Any) -> Splits:
@@ -184,10 +184,10 @@ def test_metrics() -> None:
 
 
 def test_samples_that_a_model_needs_at_once_and_buffers_that_move() -> None:
-    def look(model: nn.Module) -> TorchLook:
+    def look(model: nn.Module) -> TorchLossEvaluator:
         splits = few(20)
         own = made(model=lambda self, hp: model)
-        return TorchLook(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+        return TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
 
     plain = look(nn.Linear(64, 10))
     normed = look(nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)))

@@ -99,7 +99,7 @@ def saved_and_gone_on(ranks: Ranks, folder: str) -> Any:
     hp = {"channels": 4, "blocks": 1, "lr": 0.05, "momentum": 0.9}
     parallel = ParallelSettings(20, 2, (3.0, 2.0))
     whole = run(training(Cnn(), few(), hp, parallel, ranks, epochs=3))
-    first = training(Cnn(), few(), hp, parallel, ranks, epochs=3, wish=lambda: "checkpoint")
+    first = training(Cnn(), few(), hp, parallel, ranks, epochs=3, request=lambda: "checkpoint")
     first.advance()  # ends within the first epoch
     assert 0 < first.step < 10
     first.save(Path(folder))

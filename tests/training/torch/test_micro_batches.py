@@ -15,7 +15,7 @@ from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.parts_of_batches import lines_of_parts
+from raygpu.training.distributed.micro_batch_check import lines_of_parts
 from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.fused.refusal import IN_PARTS
 from raygpu.training.torch.solo import TorchSolo

@@ -10,7 +10,7 @@ from torch import nn
 
 from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 
 CASES = [
     ({"optimizer": "sgd", "lr": 0.1}, torch.optim.SGD, {}),
@@ -36,7 +36,7 @@ def test_steps_equal_torch_optim(hp: dict, reference: type, options: dict) -> No
     torch.manual_seed(0)
     ours = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
     theirs = copy.deepcopy(ours)
-    own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+    own = BuiltinOptimizer(OptimizerSettings.of(hp), ours.parameters())
     other = reference(theirs.parameters(), lr=hp["lr"], **options)
     for step in range(12):
         x = torch.randn(16, 5, dtype=torch.float64)
@@ -47,7 +47,7 @@ def test_steps_equal_torch_optim(hp: dict, reference: type, options: dict) -> No
         own.step(hp["lr"])
         if step == 5:  # go on from a saved state
             state = copy.deepcopy(own.state_dict())
-            own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+            own = BuiltinOptimizer(OptimizerSettings.of(hp), ours.parameters())
             own.load_state_dict(state)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
@@ -61,7 +61,7 @@ def test_a_parameter_without_a_gradient_in_some_steps_has_those_of_its_own(
     torch.manual_seed(0)
     ours = nn.ModuleList(nn.Linear(5, 1) for _ in range(3)).double()
     theirs = copy.deepcopy(ours)
-    own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+    own = BuiltinOptimizer(OptimizerSettings.of(hp), ours.parameters())
     other = reference(theirs.parameters(), lr=hp["lr"], **options)
     for step in range(9):
         x = torch.randn(16, 5, dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_a_parameter_without_a_gradient_in_some_steps_has_those_of_its_own(
         own.step(hp["lr"])
         if step == 4:  # go on from a saved state
             state = copy.deepcopy(own.state_dict())
-            own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+            own = BuiltinOptimizer(OptimizerSettings.of(hp), ours.parameters())
             own.load_state_dict(state)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
@@ -81,7 +81,7 @@ def test_a_parameter_without_a_gradient_in_some_steps_has_those_of_its_own(
 def test_parameters_without_a_gradient_stay() -> None:
     frozen, unused = nn.Linear(2, 2), nn.Linear(2, 2)
     frozen.requires_grad_(False)
-    optimizer = Optimizer(OptimizerSettings.of({"momentum": 0.9}), [*frozen.parameters(), *unused.parameters()])
+    optimizer = BuiltinOptimizer(OptimizerSettings.of({"momentum": 0.9}), [*frozen.parameters(), *unused.parameters()])
     before = [p.clone() for p in unused.parameters()]
     optimizer.step(0.1)
     assert all(torch.equal(a, b) for a, b in zip(before, unused.parameters(), strict=True))
@@ -125,7 +125,7 @@ def test_parameters_and_gradients_of_any_layout(hp: dict, reference: type, optio
     torch.manual_seed(0)
     ours = strange_parameters(device)
     theirs = [p.detach().clone().requires_grad_() for p in ours]
-    own = Optimizer(OptimizerSettings.of(hp), ours)
+    own = BuiltinOptimizer(OptimizerSettings.of(hp), ours)
     other = reference(theirs, lr=hp["lr"], foreach=False, **options)
     for step in range(3):
         for a, b in zip(ours, theirs, strict=True):
@@ -139,7 +139,7 @@ def test_parameters_and_gradients_of_any_layout(hp: dict, reference: type, optio
             tolerance = 1e-6 if a.dtype == torch.float32 else 1e-12
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
         state = copy.deepcopy(own.state_dict())
-        own = Optimizer(OptimizerSettings.of(hp), ours)
+        own = BuiltinOptimizer(OptimizerSettings.of(hp), ours)
         own.load_state_dict(state)
 
 
@@ -148,7 +148,7 @@ def test_a_sparse_gradient_counts_as_the_same_dense_one(hp: dict, reference: typ
     torch.manual_seed(0)
     ours, theirs = (nn.Embedding(9, 3, sparse=sparse).double() for sparse in (True, False))
     theirs.load_state_dict(ours.state_dict())
-    own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+    own = BuiltinOptimizer(OptimizerSettings.of(hp), ours.parameters())
     other = reference(theirs.parameters(), lr=hp["lr"], **options)
     for words in ([1, 4, 4], [4, 8, 0]):
         other.zero_grad()
@@ -168,7 +168,7 @@ def test_complex_parameters(hp: dict, reference: type, options: dict) -> None:
     theirs = ours.detach().clone().requires_grad_()
     stacked = {"p": torch.stack([ours.detach(), ours.detach()])}
     settings = OptimizerSettings.of(hp)
-    own, array = Optimizer(settings, [ours]), ArrayOptimizer([settings, settings])
+    own, array = BuiltinOptimizer(settings, [ours]), ArrayOptimizer([settings, settings])
     other = reference([theirs], lr=hp["lr"], **options)
     buffers, numbers = array.new_state(stacked, {}), array.numbers([settings, settings], 1, 4, 1)
     for step in range(4):

@@ -48,8 +48,8 @@ def trained(training: TorchSolo) -> dict[str, torch.Tensor]:
     return parameters(training.model)
 
 
-class Thawing(Own):
-    """Its first step thaws what is frozen."""
+class Unfreezing(Own):
+    """Its first step unfreezes what is frozen."""
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         model = super().model(hp)
@@ -62,8 +62,8 @@ class Thawing(Own):
         return loss
 
 
-def test_a_parameter_that_a_step_thaws_is_trained() -> None:
-    model = initial_model(Thawing(), HP, 7).double()
+def test_a_parameter_that_a_step_unfreezes_is_trained() -> None:
+    model = initial_model(Unfreezing(), HP, 7).double()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     data = few()
     inputs, targets = torch.as_tensor(data.train_inputs).double(), torch.as_tensor(data.train_targets)
@@ -80,7 +80,7 @@ def test_a_parameter_that_a_step_thaws_is_trained() -> None:
             optimizer.step()
             scheduler.step()
             average.update_parameters(model)
-    training = solo(Thawing(), hp={**HP, "clip_norm": 0.5, "ema_decay": 0.9})
+    training = solo(Unfreezing(), hp={**HP, "clip_norm": 0.5, "ema_decay": 0.9})
     assert difference(trained(training), parameters(model)) < EXACT
     with training.average.in_place():
         assert difference(parameters(training.model), parameters(average.module)) < EXACT

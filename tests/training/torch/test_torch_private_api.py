@@ -60,9 +60,9 @@ def test_the_operators_start_as_fast_as_torch_does() -> None:
     """The reason for the private operators: if torch.optim no longer imports the compiler, it can take their place."""
     lines = [
         "import sys, torch",
-        "from raygpu.training.torch.optimizers import Optimizer, OptimizerSettings",
+        "from raygpu.training.torch.optimizers import BuiltinOptimizer, OptimizerSettings",
         "p = torch.nn.Parameter(torch.ones(3)); p.grad = torch.ones(3)",
-        "Optimizer(OptimizerSettings(), [p]).step(0.1)",
+        "BuiltinOptimizer(OptimizerSettings(), [p]).step(0.1)",
         "print('torch._dynamo' in sys.modules)",
         "torch.optim.SGD([p], 0.1)",
         "print('torch._dynamo' in sys.modules)",

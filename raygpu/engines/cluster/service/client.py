@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster.service.fingerprint import Fingerprint, refusal
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.ledger import Wish
-from raygpu.engines.cluster.service.terms import Terms, refusal
-from raygpu.engines.cluster.service.wire import Line
+from raygpu.engines.cluster.service.ledger import GpuRequest
+from raygpu.engines.cluster.service.wire import PROTOCOL, Connection
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
 
-PROTOCOL = 1
 ANSWER_S = 10.0
 """Seconds that the service has for an answer, unless the command waits for GPUs."""
 
@@ -35,12 +34,12 @@ class NotUsed(Exception):
 class Lease:
     """A part of the service's GPUs, from `lease` until `close`."""
 
-    def __init__(self, line: Line, granted: dict[str, Any], folder: ServiceFolder, mark: str) -> None:
+    def __init__(self, connection: Connection, granted: dict[str, Any], folder: ServiceFolder, mark: str) -> None:
         self.part = Fraction(granted["part"])
         """Number of GPUs."""
         self.num_gpus = int(granted["num_gpus"])
         self.mark = mark
-        self._line, self._ray = line, granted
+        self._connection, self._ray = connection, granted
         self._environment = folder.path / f"command-{os.getpid()}-{mark}"
 
     def join(self, gpus: Sequence[Gpu], job: str, *, apart: bool) -> Cluster:
@@ -91,13 +90,19 @@ class Lease:
 
     def close(self) -> None:
         """Give the part back. Its workers have ended, or end with the connection to Ray."""
-        self._line.close()
+        self._connection.close()
         with suppress(OSError):
             self._environment.unlink()
 
 
 def lease(
-    folder: ServiceFolder, wish: Wish, gpus: Sequence[Gpu], mark: str, tell: Callable[[str], None], *, apart: bool
+    folder: ServiceFolder,
+    request: GpuRequest,
+    gpus: Sequence[Gpu],
+    mark: str,
+    tell: Callable[[str], None],
+    *,
+    apart: bool,
 ) -> Lease | None:
     """Return a part of the service's GPUs, or None if no service runs; wait for GPUs that others use.
 
@@ -107,51 +112,51 @@ def lease(
     address = folder.address()
     if address is None:
         return None
-    line = _connected(folder)
-    if line is None:
+    connection = _connected(folder)
+    if connection is None:
         return None
     try:
         if address.get("protocol") != PROTOCOL:
             raise NotUsed("it is one of another version")
-        reason = refusal(address.get("terms", {}), Terms.here(gpus, apart=apart))
+        reason = refusal(address.get("fingerprint", {}), Fingerprint.here(gpus, apart=apart))
         if reason is not None:
             raise NotUsed(reason)
-        line.send({"ask": "use", "wish": wish.as_json(), "mark": mark})
-        answer = line.receive(ANSWER_S)
+        connection.send({"ask": "use", "request": request.as_json(), "mark": mark})
+        answer = connection.receive(ANSWER_S)
         if answer is not None and "waiting" in answer:
-            tell(f"service: {answer['waiting']}; {wish.what} waits for its part")
-            answer = line.receive()
+            tell(f"service: {answer['waiting']}; {request.what} waits for its part")
+            answer = connection.receive()
         if answer is None:
             raise NotUsed("it has ended")
         if "refused" in answer:
             raise NotUsed(answer["refused"])
-        return Lease(line, answer, folder, mark)
+        return Lease(connection, answer, folder, mark)
     except (OSError, ValueError, KeyError) as error:
-        line.close()
+        connection.close()
         raise NotUsed(f"it does not answer ({error})") from error
     except BaseException:
-        line.close()
+        connection.close()
         raise
 
 
 def asked(folder: ServiceFolder, message: dict[str, Any]) -> dict[str, Any] | None:
     """Return the service's answer to a message; None if no service runs. Raises NotUsed."""
-    line = _connected(folder) if folder.address() is not None else None
-    if line is None:
+    connection = _connected(folder) if folder.address() is not None else None
+    if connection is None:
         return None
     try:
-        line.send(message)
-        return line.receive(ANSWER_S)
+        connection.send(message)
+        return connection.receive(ANSWER_S)
     except (OSError, ValueError) as error:
         raise NotUsed(f"it does not answer ({error})") from error
     finally:
-        line.close()
+        connection.close()
 
 
-def _connected(folder: ServiceFolder) -> Line | None:
+def _connected(folder: ServiceFolder) -> Connection | None:
     """Return a connection to the service; clean up after one that has ended, and return None. Raises NotUsed."""
     try:
-        return Line.to(folder.socket)
+        return Connection.to(folder.socket)
     except PermissionError as error:
         raise NotUsed(str(error)) from error
     except OSError as error:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.engines.cluster.ray_private_api import let_trainings_use_started_workers
+from raygpu.engines.cluster.service.fingerprint import AT_START
 from raygpu.engines.cluster.service.folder import write_private
-from raygpu.engines.cluster.service.terms import AT_START
 
 ADDRESS = "RAY_ADDRESS"
 KEPT = (*AT_START, "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

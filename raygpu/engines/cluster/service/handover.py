@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from raygpu.engines.cluster.service.fingerprint import Fingerprint, may_take_over
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.terms import Terms, may_take_over
-from raygpu.engines.cluster.service.wire import Line
+from raygpu.engines.cluster.service.wire import Connection
 from raygpu.records.clock import command_age_s
 from raygpu.storage import is_job
 
@@ -51,9 +51,13 @@ def handed_over(words: Sequence[str]) -> int | None:
     try:
         folder = ServiceFolder.existing()
         address = folder.address() if folder is not None else None
-        if folder is None or address is None or not may_take_over(address.get("terms", {}), Terms.here([], apart=True)):
+        if (
+            folder is None
+            or address is None
+            or not may_take_over(address.get("fingerprint", {}), Fingerprint.here([], apart=True))
+        ):
             return None
-        keeper = Line.to(folder.socket)
+        keeper = Connection.to(folder.socket)
     except OSError:
         return None
     try:
@@ -61,22 +65,22 @@ def handed_over(words: Sequence[str]) -> int | None:
         answer = keeper.receive(ANSWER_S)
         if answer is None or not answer.get("pid"):
             return None
-        line = Line.to(folder.path / str(answer["socket"]))
-        _give(line, words)
+        connection = Connection.to(folder.path / str(answer["socket"]))
+        _give(connection, words)
     except (OSError, ValueError):
         return None
     finally:
         keeper.close()
-    return _exit_code(line)
+    return _exit_code(connection)
 
 
-def _give(line: Line, words: Sequence[str]) -> None:
+def _give(connection: Connection, words: Sequence[str]) -> None:
     """Send everything that makes a process this command."""
     umask = os.umask(0o077)
     os.umask(umask)
     streams = array.array("i", [0, 1, 2])
-    line.socket.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
-    line.send(
+    connection.socket.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+    connection.send(
         {
             "words": list(words),
             "argv": sys.argv,
@@ -92,11 +96,11 @@ def _give(line: Line, words: Sequence[str]) -> None:
     )
 
 
-def _exit_code(line: Line) -> int:
+def _exit_code(connection: Connection) -> int:
     """Pass signals on until the command has ended, and return its exit code."""
-    with _passed_on(line.pid) as passed:
+    with _passed_on(connection.pid) as passed:
         try:
-            while (message := line.receive()) is not None:
+            while (message := connection.receive()) is not None:
                 if "exit" in message:
                     return int(message["exit"])
         except (OSError, ValueError):

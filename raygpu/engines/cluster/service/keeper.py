@@ -16,12 +16,12 @@ from typing import Any
 from raygpu.engines.cluster import leftovers
 from raygpu.engines.cluster.cluster import Cluster, head_answers
 from raygpu.engines.cluster.service import log_files
+from raygpu.engines.cluster.service.fingerprint import Fingerprint
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.ledger import Ledger, Wish
+from raygpu.engines.cluster.service.ledger import GpuRequest, Ledger
 from raygpu.engines.cluster.service.pool import Pool
 from raygpu.engines.cluster.service.standby_process import StandbyProcess
-from raygpu.engines.cluster.service.terms import Terms
-from raygpu.engines.cluster.service.wire import Line
+from raygpu.engines.cluster.service.wire import PROTOCOL, Connection
 from raygpu.errors import one_line
 
 TICK_S = 0.5
@@ -30,8 +30,6 @@ FILL_S = 2.0
 PRUNE_S = 60.0
 MOST_FAULTS = 5
 """Number of looks in sequence at which Ray may not answer before the service ends."""
-PROTOCOL = 1
-"""Version of the messages; a command of another one does not use the service."""
 
 
 class Keeper:
@@ -44,7 +42,7 @@ class Keeper:
         self,
         folder: ServiceFolder,
         cluster: Cluster,
-        terms: Terms,
+        fingerprint: Fingerprint,
         pool: Pool,
         ray: Mapping[str, Any],
         idle_s: float,
@@ -54,10 +52,10 @@ class Keeper:
         self.ledger = Ledger(len(cluster.devices))
         self.ended = False
         self._ray, self._idle_s = dict(ray), idle_s
-        self._terms = terms
+        self._fingerprint = fingerprint
         self._begun = datetime.now(UTC).isoformat(timespec="seconds")
         self._selector = selectors.DefaultSelector()
-        self._lines: dict[int, Line] = {}
+        self._connections: dict[int, Connection] = {}
         """Connections by their file descriptor, which is a command's number in the ledger."""
         self._standbys: dict[int, StandbyProcess] = {}
         """Waiting processes that were given away, until they have become a command, by the connection's number."""
@@ -79,7 +77,12 @@ class Keeper:
         listener = self._listen()
         try:
             self.folder.write_address(
-                {"pid": os.getpid(), "protocol": PROTOCOL, "begun": self._begun, "terms": self._terms.as_json()}
+                {
+                    "pid": os.getpid(),
+                    "protocol": PROTOCOL,
+                    "begun": self._begun,
+                    "fingerprint": self._fingerprint.as_json(),
+                }
             )
             self.say(f"ready: {self.ledger.line()}; {self._ray['gcs_address']}")
             while not self.ended:
@@ -92,8 +95,8 @@ class Keeper:
         finally:
             listener.close()
             self.folder.delete()
-            for line in self._lines.values():
-                line.close()
+            for connection in self._connections.values():
+                connection.close()
             for standby in (self._standby, *self._standbys.values()):
                 if standby is not None:
                     standby.end()
@@ -114,35 +117,35 @@ class Keeper:
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):  # another user's process, or one that has gone again
-            line = Line(listener.accept()[0])
-            number = line.socket.fileno()
-            self._lines[number] = line
-            self._selector.register(line.socket, selectors.EVENT_READ)
+            connection = Connection(listener.accept()[0])
+            number = connection.socket.fileno()
+            self._connections[number] = connection
+            self._selector.register(connection.socket, selectors.EVENT_READ)
 
     def _read(self, number: int) -> None:
         """Answer one message, or forget a command whose connection has closed."""
-        line = self._lines[number]
+        connection = self._connections[number]
         try:
-            message = line.receive(TICK_S)
+            message = connection.receive(TICK_S)
             if message is not None:
-                self._answer(number, line, message)
+                self._answer(number, connection, message)
                 return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self.say(f"pid {line.pid}: {one_line(error)}")
+            self.say(f"pid {connection.pid}: {one_line(error)}")
         self._forget(number)
 
-    def _answer(self, number: int, line: Line, message: Mapping[str, Any]) -> None:
+    def _answer(self, number: int, connection: Connection, message: Mapping[str, Any]) -> None:
         asked = message["ask"]
         if asked == "status":
-            line.send(self.status())
+            connection.send(self.status())
         elif asked == "end":
             self._draining = True
             self.ended = bool(message.get("now")) or not (self.ledger.taken or self.ledger.waiting)
-            line.send(self.status())
+            connection.send(self.status())
         elif asked == "standby":
-            line.send(self._given(number))
+            connection.send(self._given(number))
         elif asked == "use":
-            self._use(number, line, message)
+            self._use(number, connection, message)
         else:
             raise ValueError(f"read {asked!r}")
 
@@ -155,29 +158,29 @@ class Keeper:
         self._filled = self._used = time.monotonic()
         return {"pid": standby.process.pid, "socket": standby.socket.name}
 
-    def _use(self, number: int, line: Line, message: Mapping[str, Any]) -> None:
+    def _use(self, number: int, connection: Connection, message: Mapping[str, Any]) -> None:
         if self._draining:
-            line.send({"refused": "it ends after the commands that use it"})
+            connection.send({"refused": "it ends after the commands that use it"})
             return
-        wish, mark = Wish.of(message["wish"]), str(message["mark"])
+        request, mark = GpuRequest.of(message["request"]), str(message["mark"])
         if number in self._marks or not mark.isalnum():
             raise ValueError(f"read {mark!r}")
         self._marks[number] = mark
-        part = self.ledger.ask(number, wish)
-        self.say(f"{wish.what} (pid {line.pid}): {'waits' if part is None else f'{float(part):g} GPUs'}")
+        part = self.ledger.ask(number, request)
+        self.say(f"{request.what} (pid {connection.pid}): {'waits' if part is None else f'{float(part):g} GPUs'}")
         if part is None:
-            line.send({"waiting": self.ledger.line()})
+            connection.send({"waiting": self.ledger.line()})
         else:
-            line.send(self._grant(part))
+            connection.send(self._grant(part))
 
     def _grant(self, part: Any) -> dict[str, Any]:
         return {"part": str(part), "num_gpus": self.ledger.num_gpus, "workers": self._idle_workers, **self._ray}
 
     def _forget(self, number: int) -> None:
         """Close a connection, end what its command's trials have left behind, and give its part to others."""
-        line = self._lines.pop(number)
-        self._selector.unregister(line.socket)
-        line.close()
+        connection = self._connections.pop(number)
+        self._selector.unregister(connection.socket)
+        connection.close()
         standby = self._standbys.pop(number, None)
         if standby is not None and standby.is_ready:  # its command did not come
             standby.end()
@@ -194,14 +197,14 @@ class Keeper:
         self.say(f"a command has ended; {self.ledger.line()}")
         for waiting, part in granted:
             with suppress(OSError):  # it has gone meanwhile; its connection tells so next
-                self._lines[waiting].send(self._grant(part))
+                self._connections[waiting].send(self._grant(part))
 
     def status(self) -> dict[str, Any]:
         """Return the state of the service as a value of JSON."""
         taken, waiting = self.ledger.taken, self.ledger.waiting
         used_by = [
-            {"what": wish.what, "pid": self._lines[number].pid, "gpus": float(part)}
-            for number, (wish, part) in taken.items()
+            {"what": request.what, "pid": self._connections[number].pid, "gpus": float(part)}
+            for number, (request, part) in taken.items()
         ]
         left_s = None if taken or waiting else max(0.0, self._idle_s - (time.monotonic() - self._used))
         return {
@@ -214,7 +217,9 @@ class Keeper:
             "workers": self.pool.size,
             "standby": self._standby is not None and self._standby.is_ready,
             "used_by": used_by,
-            "waiting": [{"what": wish.what, "pid": self._lines[number].pid} for number, wish in waiting.items()],
+            "waiting": [
+                {"what": request.what, "pid": self._connections[number].pid} for number, request in waiting.items()
+            ],
             "ends_in_s": left_s,
             "ending": self._draining,
             "logs": self._ray["logs"],

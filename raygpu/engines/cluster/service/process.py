@@ -10,8 +10,8 @@ from typing import Any
 
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment, ray_files
+from raygpu.engines.cluster.service.fingerprint import Fingerprint
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.terms import Terms
 from raygpu.errors import BadInput, RaygpuError
 
 
@@ -30,14 +30,14 @@ def serve(gpus: Sequence[Gpu], *, workers: int | None, idle_s: float, say: Calla
         if os.environ.get("RAY_AUTH_MODE", "token") != "token":
             raise BadInput("up: RAY_AUTH_MODE turns Ray's tokens off, and other users could use the service; unset it")
         ray_environment.prepare(local=True)
-        terms = Terms.here(gpus, apart=True)
+        fingerprint = Fingerprint.here(gpus, apart=True)
         os.chdir(folder.path)  # the folder that it was started in may be removed
-        _serve(folder, terms, gpus, workers, idle_s, say)
+        _serve(folder, fingerprint, gpus, workers, idle_s, say)
 
 
 def _serve(
     folder: ServiceFolder,
-    terms: Terms,
+    fingerprint: Fingerprint,
     gpus: Sequence[Gpu],
     workers: int | None,
     idle_s: float,
@@ -52,7 +52,7 @@ def _serve(
     with preloading(size):
         cluster = start_local(gpus, "service")
     try:
-        keeper = Keeper(folder, cluster, terms, Pool(size), _description(cluster), idle_s, say)
+        keeper = Keeper(folder, cluster, fingerprint, Pool(size), _description(cluster), idle_s, say)
 
         def end(number: int, frame: FrameType | None) -> None:
             """End the service at its next look."""

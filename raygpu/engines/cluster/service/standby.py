@@ -22,7 +22,7 @@ from typing import Any
 
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.service.command_environment import environment_of
-from raygpu.engines.cluster.service.wire import Line
+from raygpu.engines.cluster.service.wire import Connection
 
 IMPORTED = (
     *("ray", "torch", "ray.tune", "raygpu.__main__", "raygpu.sweep", "raygpu.train", "raygpu.pack", "raygpu.balance"),
@@ -50,19 +50,19 @@ def main(argv: list[str]) -> int:
         readable, _, _ = select.select([listener, sys.stdin], [], [])
         if listener not in readable:
             return 0
-        line = Line(listener.accept()[0])
+        connection = Connection(listener.accept()[0])
     path.unlink(missing_ok=True)
-    return _become(line)
+    return _become(connection)
 
 
-def _become(line: Line) -> int:
+def _become(connection: Connection) -> int:
     """Become the command that has connected, and send it its exit code."""
     streams = array.array("i")
-    message, control, _, _ = line.socket.recvmsg(1, socket.CMSG_SPACE(STREAMS * streams.itemsize))
+    message, control, _, _ = connection.socket.recvmsg(1, socket.CMSG_SPACE(STREAMS * streams.itemsize))
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             streams.frombytes(data)
-    given: dict[str, Any] | None = line.receive(10.0) if message else None
+    given: dict[str, Any] | None = connection.receive(10.0) if message else None
     if given is None or len(streams) != STREAMS:
         return 1
     for number, stream in enumerate(streams):
@@ -82,7 +82,7 @@ def _become(line: Line) -> int:
     sys.argv, sys.path[:] = given["argv"], given["path"]
     importlib.import_module("raygpu.records.clock").begin_call(given["age_s"])
     ended = threading.Event()
-    threading.Thread(target=_end_with, args=(line, ended), name="terminal", daemon=True).start()
+    threading.Thread(target=_end_with, args=(connection, ended), name="terminal", daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN if given["ignores_interrupts"] else signal.default_int_handler)
     code = 1
     try:
@@ -92,14 +92,14 @@ def _become(line: Line) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         with suppress(OSError):
-            line.send({"exit": code})
+            connection.send({"exit": code})
     return code
 
 
-def _end_with(line: Line, ended: threading.Event) -> None:
+def _end_with(connection: Connection, ended: threading.Event) -> None:
     """End this process as its terminal's process has ended, if that was killed: no orderly end is to be had of it."""
     with suppress(OSError, ValueError):
-        while line.receive() is not None:
+        while connection.receive() is not None:
             pass
     if not ended.is_set():
         os.kill(os.getpid(), signal.SIGKILL)

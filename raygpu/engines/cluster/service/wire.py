@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+PROTOCOL = 2
+"""Version of the messages; a command of another one does not use the service."""
 CONNECT_S = 2.0
 LONGEST = 1_000_000
 """Bytes of the longest message."""
 
 
-class Line:
+class Connection:
     """One end of a connection. Raises PermissionError if the other end is another user's process."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -26,7 +28,7 @@ class Line:
             raise PermissionError(f"the process at the other end is user {uid}'s")
 
     @classmethod
-    def to(cls, path: Path) -> Line:
+    def to(cls, path: Path) -> Connection:
         """Connect to the service. Raises OSError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

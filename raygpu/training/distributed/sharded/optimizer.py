@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from raygpu.training.distributed.sharded.lockstep import WITHOUT
 from raygpu.training.distributed.sharded.shards import Shards
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer
 
 EXACT = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD")
@@ -22,13 +22,13 @@ EXACT = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad
 
 
 class ShardedOptimizer:
-    """raygpu's optimizer on this rank's parts, with the methods of `Optimizer`; all ranks save and load together."""
+    """raygpu's optimizer on this rank's parts, with the methods of `BuiltinOptimizer`; ranks save and load together."""
 
     own_lr: float | None = None
 
     def __init__(self, settings: OptimizerSettings, shards: Shards) -> None:
         self._shards = shards
-        self._optimizer = Optimizer(settings, shards.locals)
+        self._optimizer = BuiltinOptimizer(settings, shards.locals)
         self._places = [place for place, local in enumerate(shards.locals) if local.requires_grad]
 
     @property
@@ -50,16 +50,16 @@ class ShardedOptimizer:
         """Go on with other settings of the same kind."""
         self._optimizer.use(settings)
 
-    def take_thawed(self) -> list[torch.Tensor]:
-        """Return no parameters. Raises ValueError as `Optimizer.take_thawed`."""
-        return self._optimizer.take_thawed()
+    def take_unfrozen(self) -> list[torch.Tensor]:
+        """Return no parameters. Raises ValueError as `BuiltinOptimizer.take_unfrozen`."""
+        return self._optimizer.take_unfrozen()
 
     def step(self, lr: float) -> None:
         """Update the parts that have a gradient, and drop the gradients."""
         self._optimizer.step(lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of whole parameters on rank 0, as `Optimizer` has it; without tensors on the others."""
+        """Return the state of whole parameters on rank 0, as `BuiltinOptimizer` does; without tensors on the others."""
         shards, found = self._shards, []
         for place, own in zip(self._places, self.buffers, strict=True):
             parameter = shards.parameters[place]

@@ -18,10 +18,10 @@ import pytest
 from raygpu.engines.cluster import leftovers
 from raygpu.engines.cluster.service import client, folder, keeper, wire
 from raygpu.engines.cluster.service.client import Lease, NotUsed, asked, lease
+from raygpu.engines.cluster.service.fingerprint import Fingerprint
 from raygpu.engines.cluster.service.folder import ServiceFolder
 from raygpu.engines.cluster.service.keeper import Keeper
-from raygpu.engines.cluster.service.ledger import Wish
-from raygpu.engines.cluster.service.terms import Terms
+from raygpu.engines.cluster.service.ledger import GpuRequest
 
 RAY = {"gcs_address": "127.0.0.1:1", "devices": [["node", "-1"]], "dashboard": None, "logs": "/nowhere"}
 
@@ -36,8 +36,8 @@ class Running:
         cluster: Any = SimpleNamespace(devices=[SimpleNamespace(name="one simulated GPU")])
         pool: Any = SimpleNamespace(size=2, count=lambda: (2, 0), fill=lambda: 2)
         self.lines: list[str] = []
-        terms = Terms.here([], apart=True)
-        self.keeper = Keeper(self.folder, cluster, terms, pool, RAY, idle_s, self.lines.append)
+        fingerprint = Fingerprint.here([], apart=True)
+        self.keeper = Keeper(self.folder, cluster, fingerprint, pool, RAY, idle_s, self.lines.append)
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
         while self.folder.address() is None:
@@ -71,9 +71,9 @@ def running() -> Iterator[Running]:
     made.end()
 
 
-def take(what: str, told: list[str] | None = None, **wish: Any) -> Lease:
+def take(what: str, told: list[str] | None = None, **request: Any) -> Lease:
     lines = [] if told is None else told
-    found = lease(ServiceFolder(), Wish(what, **wish), [], "mark", lines.append, apart=True)
+    found = lease(ServiceFolder(), GpuRequest(what, **request), [], "mark", lines.append, apart=True)
     assert found is not None
     return found
 
@@ -153,7 +153,7 @@ def test_a_dead_service_is_cleaned_up(running: Running) -> None:
     folder.write_private(running.folder.path / folder.ADDRESS, kept)
     left = running.folder.path / "command-1-x"
     left.write_text("")
-    assert lease(ServiceFolder(), Wish("a"), [], "mark", print, apart=True) is None
+    assert lease(ServiceFolder(), GpuRequest("a"), [], "mark", print, apart=True) is None
     assert not left.exists()
     assert ServiceFolder().address() is None
 
@@ -167,8 +167,8 @@ def test_one_that_hangs_is_left_alone(running: Running) -> None:
 
 
 def test_other_terms_are_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = replace(Terms.here([], apart=True), packages="other")
-    monkeypatch.setattr(client.Terms, "here", classmethod(lambda *_, **__: here))
+    here = replace(Fingerprint.here([], apart=True), packages="other")
+    monkeypatch.setattr(client.Fingerprint, "here", classmethod(lambda *_, **__: here))
     with pytest.raises(NotUsed, match="packages"):
         take("a")
     assert not running.keeper.ledger.taken

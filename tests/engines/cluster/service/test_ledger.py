@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.engines.cluster.service.ledger import Ledger, Wish
+from raygpu.engines.cluster.service.ledger import GpuRequest, Ledger
 
 HALF = Fraction(1, 2)
 
 
 def test_each_takes_at_most_its_own_and_the_next_what_is_left() -> None:
     ledger = Ledger(2)
-    assert ledger.ask(1, Wish("a", most=HALF)) == HALF
-    assert ledger.ask(2, Wish("b")) == Fraction(3, 2)
+    assert ledger.ask(1, GpuRequest("a", most=HALF)) == HALF
+    assert ledger.ask(2, GpuRequest("b")) == Fraction(3, 2)
     assert ledger.free == 0
-    assert ledger.ask(3, Wish("c")) is None
+    assert ledger.ask(3, GpuRequest("c")) is None
     assert ledger.line() == "0 of 2 GPUs free; a 0.5, b 1.5"
     assert ledger.leave(1) == [(3, HALF)]
     assert ledger.leave(2) == []
@@ -28,32 +28,32 @@ def test_each_takes_at_most_its_own_and_the_next_what_is_left() -> None:
 
 def test_too_little_is_waited_for_and_a_measurement_wants_all() -> None:
     ledger = Ledger(1)
-    ledger.ask(1, Wish("a", most=HALF))
-    assert ledger.ask(2, Wish("whole trials", least=Fraction(1))) is None
+    ledger.ask(1, GpuRequest("a", most=HALF))
+    assert ledger.ask(2, GpuRequest("whole trials", least=Fraction(1))) is None
     assert ledger.leave(1) == [(2, Fraction(1))]
     ledger.leave(2)
-    ledger.ask(1, Wish("a", most=HALF))
-    assert ledger.ask(3, Wish("pack", whole=True)) is None
+    ledger.ask(1, GpuRequest("a", most=HALF))
+    assert ledger.ask(3, GpuRequest("pack", whole=True)) is None
     assert ledger.leave(1) == [(3, Fraction(1))]
 
 
 def test_a_small_wish_does_not_overtake() -> None:
     ledger = Ledger(1)
-    ledger.ask(1, Wish("a", most=HALF))
-    ledger.ask(2, Wish("large", least=Fraction(1)))
-    assert ledger.ask(3, Wish("small", most=Fraction(1, 4))) is None
+    ledger.ask(1, GpuRequest("a", most=HALF))
+    ledger.ask(2, GpuRequest("large", least=Fraction(1)))
+    assert ledger.ask(3, GpuRequest("small", most=Fraction(1, 4))) is None
     assert ledger.leave(2) == [(3, Fraction(1, 4))]
 
 
 def test_more_than_there_is_gets_all() -> None:
-    assert Ledger(1).ask(1, Wish("a", most=Fraction(4), least=Fraction(2))) == 1
+    assert Ledger(1).ask(1, GpuRequest("a", most=Fraction(4), least=Fraction(2))) == 1
 
 
 def test_a_wish_travels() -> None:
-    wish = Wish("sweep x", most=Fraction(1, 3), least=None, whole=True)
-    assert Wish.of(wish.as_json()) == wish
+    request = GpuRequest("sweep x", most=Fraction(1, 3), least=None, whole=True)
+    assert GpuRequest.of(request.as_json()) == request
     with pytest.raises(KeyError):
-        Wish.of({})
+        GpuRequest.of({})
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.fractions("1/8", 3))))
@@ -63,7 +63,7 @@ def test_never_more_than_all_and_never_nothing(steps: list[tuple[bool, int, Frac
         if not asks:
             granted = [part for _, part in ledger.leave(who)]
         elif who not in ledger.taken and who not in ledger.waiting:
-            granted = [part] if (part := ledger.ask(who, Wish(str(who), most=most))) is not None else []
+            granted = [part] if (part := ledger.ask(who, GpuRequest(str(who), most=most))) is not None else []
         else:
             granted = []
         assert all(part > 0 for part in granted)

@@ -1,6 +1,6 @@
-"""The terms of a process that decide whether a command may use a service: versions, environment, GPUs, limits.
+"""The fingerprint of a process, which decides whether a command may use a service: versions, environment, GPUs, limits.
 
-refused = refusal(Terms.here(gpus, apart=True), theirs)
+refused = refusal(address["fingerprint"], Fingerprint.here(gpus, apart=True))
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LIBRARIES = ("ray", "torch", "tensorflow", "numpy", "mlflow")
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Fingerprint:
     """Everything in which the processes of a service have to agree with those that a command would start."""
 
     versions: Mapping[str, str]
@@ -63,8 +63,8 @@ class Terms:
     """Digests of the variables that count at the start of a command, beside those of any process."""
 
     @classmethod
-    def here(cls, gpus: Sequence[Gpu], *, apart: bool) -> Terms:
-        """Return the terms of this process. apart: whether each type of GPU gets a node of its own."""
+    def here(cls, gpus: Sequence[Gpu], *, apart: bool) -> Fingerprint:
+        """Return the fingerprint of this process. apart: whether each type of GPU gets a node of its own."""
         versions = {"raygpu": raygpu.__version__, "Python": platform.python_version()}
         for name in LIBRARIES:
             with suppress(metadata.PackageNotFoundError):
@@ -83,7 +83,7 @@ class Terms:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the terms as a value of JSON."""
+        """Return the fingerprint as a value of JSON."""
         return asdict(self)
 
 
@@ -101,15 +101,15 @@ def of_a_command(environment: Mapping[str, str]) -> dict[str, str]:
     )
 
 
-def may_take_over(service: Mapping[str, Any], command: Terms) -> bool:
+def may_take_over(service: Mapping[str, Any], command: Fingerprint) -> bool:
     """Return whether a process that waits in the service may become this command: it asks for the GPUs itself."""
     if service.get("of_a_command") != command.of_a_command:
         return False
     return refusal({**service, "gpus": [list(node) for node in command.gpus]}, command) is None
 
 
-def refusal(service: Mapping[str, Any], command: Terms) -> str | None:
-    """Return why a command may not use a service, or None if it may. service: terms as JSON, of any version."""
+def refusal(service: Mapping[str, Any], command: Fingerprint) -> str | None:
+    """Return why a command may not use a service, or None if it may. service: fingerprint as JSON, of any version."""
     own = command.as_json()
     for name in sorted({*own["versions"], *service.get("versions", {})}):
         read, wanted = service.get("versions", {}).get(name), own["versions"].get(name)

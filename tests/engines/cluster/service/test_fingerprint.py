@@ -1,4 +1,4 @@
-"""May this command use that service? A pure decision on two sets of terms."""
+"""May this command use that service? A pure decision on two fingerprints."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster.ray_environment import SETTINGS
-from raygpu.engines.cluster.service.terms import Terms, at_start, may_take_over, of_a_command, refusal
+from raygpu.engines.cluster.service.fingerprint import Fingerprint, at_start, may_take_over, of_a_command, refusal
 
-TERMS = Terms(
+TERMS = Fingerprint(
     versions={"raygpu": "1.0", "Python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0"},
     python="/home/a/.venv/bin/python",
     packages="0123",
@@ -27,8 +27,8 @@ TERMS = Terms(
 )
 
 
-def as_written(terms: Terms) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(terms.as_json()))
+def as_written(fingerprint: Fingerprint) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(fingerprint.as_json()))
     return found
 
 
@@ -102,8 +102,8 @@ def test_a_relative_path_is_another_one_elsewhere(tmp_path: Any, monkeypatch: py
 
 def test_two_processes_of_one_environment_fit() -> None:
     """And so does a process whose libraries have set variables since its start."""
-    ask = "from raygpu.engines.cluster.service.terms import Terms; import json, sys\n"
-    ask += "print(json.dumps(Terms.here([], apart=True).as_json()))"
+    ask = "from raygpu.engines.cluster.service.fingerprint import Fingerprint; import json, sys\n"
+    ask += "print(json.dumps(Fingerprint.here([], apart=True).as_json()))"
     told = [
         json.loads(subprocess.run([sys.executable, "-c", before + ask], capture_output=True, check=True).stdout)
         for before in (
@@ -111,12 +111,12 @@ def test_two_processes_of_one_environment_fit() -> None:
             "import ray, sklearn\nfrom raygpu.engines.cluster import ray_environment as e\ne.prepare()\n",
         )
     ]
-    assert refusal(told[0], Terms(**told[1])) is None
+    assert refusal(told[0], Fingerprint(**told[1])) is None
 
 
 def test_gpus_are_grouped_as_ray_s_nodes_are() -> None:
     gpus = [Gpu(0, "GPU-0", "A", 8.0), Gpu(1, "GPU-1", "B", 24.0)]
-    assert Terms.here(gpus, apart=True).gpus == [["GPU-0"], ["GPU-1"]]
-    assert Terms.here(gpus, apart=False).gpus == [["GPU-0", "GPU-1"]]
-    assert Terms.here([], apart=True).gpus == [[]]
-    assert Terms.here([], apart=True).cpus == sorted(os.sched_getaffinity(0))
+    assert Fingerprint.here(gpus, apart=True).gpus == [["GPU-0"], ["GPU-1"]]
+    assert Fingerprint.here(gpus, apart=False).gpus == [["GPU-0", "GPU-1"]]
+    assert Fingerprint.here([], apart=True).gpus == [[]]
+    assert Fingerprint.here([], apart=True).cpus == sorted(os.sched_getaffinity(0))

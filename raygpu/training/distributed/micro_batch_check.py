@@ -41,7 +41,7 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
     inputs, targets = few.train_inputs, few.train_targets
     try:
         with contextlib.chdir(source.folder):
-            look = looking_at(source)(code, hp, inputs, targets, with_metrics=False)
+            look = loss_evaluator(source)(code, hp, inputs, targets, with_metrics=False)
             if smallest < look.least_samples():
                 raise BadInput(
                     f"space.micro_batch_size: read {settings.micro_batch_size}; the model cannot be trained on parts of"
@@ -60,15 +60,15 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
         raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
 
 
-def looking_at(source: Source) -> Any:
+def loss_evaluator(source: Source) -> Any:
     """Return the framework's class that evaluates a loss on chosen samples."""
     if source.kind == "torch":
-        from raygpu.training.distributed.torch_loss_check import TorchLook
+        from raygpu.training.distributed.torch_loss_check import TorchLossEvaluator
 
-        return TorchLook
-    from raygpu.training.distributed.keras_loss_check import KerasLook
+        return TorchLossEvaluator
+    from raygpu.training.distributed.keras_loss_check import KerasLossEvaluator
 
-    return KerasLook
+    return KerasLossEvaluator
 
 
 def state_lines(look: Any, *, by_share: bool) -> list[str]:

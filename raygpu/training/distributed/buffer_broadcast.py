@@ -13,7 +13,7 @@ from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.distributed.torch_loss_check import buffers
 
 
-class MovingBuffers:
+class BufferBroadcast:
     """Keeps alike, on all ranks, the buffers that training changes: each step begins with those of rank 0.
 
     Statistics of BatchNorm, which training does not read, are rank 0's: it evaluates and saves.
