@@ -83,7 +83,7 @@ def _train(task: WorkerTask, mailbox: Any, splits: Splits | None) -> None:
 
 
 def _asking(task: WorkerTask, mailbox: Any) -> Callable[[], ControlRequest]:
-    """Return the function that asks for the user's request: reports of a function may be too rare for earlier answers."""
+    """Return the function that asks for the user's request: a function may report too rarely for earlier answers."""
     if task.source.kind == "function":
         return lambda: ray.get(mailbox.request.remote())
     return LastAnswer(mailbox.request.remote)

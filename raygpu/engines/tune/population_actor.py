@@ -61,8 +61,8 @@ class PopulationActor:
         self._population.saved(epoch, trial_ids)
 
     def donor(self, epoch: int, name: str) -> Donor:
-        """Return whether a trial's parameters at an epoch are saved, or still expected: for a limited time, as its worker
-        may be lost."""
+        """Return whether a trial's parameters at an epoch are saved, or still expected; not for ever, as its worker may
+        be lost."""
         found, now = self._population.donor(epoch, name), time.monotonic()
         asked = self._asked.setdefault((epoch, name), now)
         if found == "coming" and now - asked > max(PATIENCE_S, INTERVALS * self._longest_s):

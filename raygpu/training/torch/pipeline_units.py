@@ -34,7 +34,7 @@ class _Place:
 
     names: list[str]
     seconds: list[float] = field(default_factory=list)
-    """Of each pass."""
+    """Seconds of each pass."""
     parameter_bytes: int = 0
     saved: dict[int, int] = field(default_factory=dict)
     """Bytes of each memory block that autograd saves."""

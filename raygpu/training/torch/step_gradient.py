@@ -93,15 +93,15 @@ class StepGradient:
                 self._sum.add(None, 1.0, None)
                 self._sum.end()
             return
-        divisor = None if self._parts is None else divisor(self._parts[1])
+        weight = None if self._parts is None else divisor(self._parts[1])
         if self._sum is not None:
-            self._sum.end(divisor)
+            self._sum.end(weight)
             return
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad = dense(parameter.grad)
-                if divisor is not None:
-                    parameter.grad.div_(divisor)
+                if weight is not None:
+                    parameter.grad.div_(weight)
 
     def close(self) -> None:
         """Remove the hooks from the parameters."""
