@@ -79,7 +79,7 @@ class ShareBalancer:
 
     def split(self, total: int) -> list[int]:
         """Split a batch of `total` samples by the present ratios."""
-        # Memory limits are cautious: where the present batch exceeds their sum, they are ignored, for it is known to fit.
+        # Memory limits are cautious: they are ignored where the present batch exceeds their sum, since it fits.
         room = sum(max(1, most if most == math.inf else math.floor(most)) for most in self.most)
         return split_batch(total, self.ratios, self.most if room >= total else None)
 

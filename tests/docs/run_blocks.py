@@ -63,6 +63,7 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
         "raygpu sweep conf/sweep/digits.toml --name digits": "--trials 4 --epochs 3",
         "raygpu sweep --resume runs/digits --trials 128": "--trials 8",
         "raygpu sweep conf/sweep/digits_population.toml --name population": "--trials 4 --epochs 6",
+        "raygpu sweep conf/sweep/digits.toml --trials 2000 --time-budget-s 60 --name hurried": "--trials 4 --epochs 3",
     },
 }
 """Commands that would take long, and the flags with which they run here."""

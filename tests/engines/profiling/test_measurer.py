@@ -9,7 +9,7 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.config.source import locate
-from raygpu.engines.profiling.measurer import Measurer
+from raygpu.engines.profiling.measurer import Measurer, QuickLook
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Workload
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
@@ -17,6 +17,7 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import Trial
+from tests.models import few
 
 
 def config(**values: Any) -> SweepConfig:
@@ -75,3 +76,17 @@ def test_the_profiles_of_each_type_of_unequal_gpus_are_found(tmp_path: Path) -> 
         nodes[0].device_type: 1.0,
         nodes[1].device_type: 2.0,
     }
+
+
+@pytest.mark.parametrize(("time_budget_s", "is_due"), [(None, True), (20.0, False), (3600.0, True)])
+def test_a_probe_has_to_repay_within_the_time_budget(
+    time_budget_s: float | None, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    source, code = locate("tests.models:Mlp", Path(__file__).parents[3])
+    trials = [Trial(Trial.name(number), number, {"hidden": 4}) for number in range(2)]
+    wanted = config(profiles=str(tmp_path), time_budget_s=time_budget_s)
+    measurer = Measurer(wanted, source, code, few(), [Group(Signature((("hidden", "4"),)), trials)])
+    found, due = measurer.kept(Hardware([Node(2, 1, 8.0, "cpu")], ["cpu"], "cpu", None, 2))
+    assert due == is_due
+    assert found.source == ("" if is_due else "the sweep is short (about 20 s)")
