@@ -1,4 +1,4 @@
-"""Sweeps that are played in a time of their own: places, jobs of known length, and a report a second."""
+"""Sweeps that are played in a time of their own: slots, jobs of known length, and a report a second."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def play(
     pace, records, played = SweepPace(schedule), dict[str, TrialRecord](), Played()
     num_trials = sum(len(job.epochs) for job in jobs)
     events: list[tuple[float, int, str, int]] = [(float(second), -1, "look", -1) for second in range(1, 100_000)]
-    free = [(0.0, True)] * schedule.places
+    free = [(0.0, True)] * schedule.slots
     waiting, running, clock, serial = list(range(len(jobs))), set[int](), 0.0, 0
     reports = {}
 
