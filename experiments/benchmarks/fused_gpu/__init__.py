@@ -1,0 +1,1 @@
+"""Training throughput on one GPU: arrays of models beside one training alone, and beside packed processes."""
