@@ -14,7 +14,7 @@ from raygpu.search.halving import rungs
 from raygpu.search.hyperband import bracket_shares
 from raygpu.search.optuna_samplers import notes
 from raygpu.search.repeats import given_at_once
-from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
+from raygpu.search.signature import ITS_OWN, MAX_MEMBERS, Group, Signature, cut, differing
 from raygpu.search.space import Space
 
 NEEDS = {
@@ -153,7 +153,8 @@ def fused_lines(
             " wider than that; a larger --search.generation makes wider arrays and learns less",
         ]
     fused = {group.signature: group for group in groups if group.reason is None}
-    numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, arrays.slots)
+    counts = {signature: len(group.trials) for signature, group in fused.items()}
+    numbers = cut(counts, arrays.slots, made.members or MAX_MEMBERS)
     for signature, group in list(fused.items())[:MOST_LINES]:
         lines.append(f"plan: {_arrays(numbers[signature])} of {len(group.trials)} trials{_values(signature)}")
     if len(fused) > MOST_LINES:

@@ -156,7 +156,9 @@ class ArrayPlan:
     arrays: Plan
     alone: Plan
     members: int | None = None
-    """Largest number of members of an array, or of logical devices in split mode; None for all trials."""
+    """Largest number of members of an array, in split mode of its logical devices; None for all trials."""
+    is_split: bool = False
+    """Whether an array is a process in split mode."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the `plan` of `summary.json`."""

@@ -18,6 +18,8 @@ from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, by_type, p
 from raygpu.planning.training_need import Need
 from raygpu.search.signature import Group, Signature
 
+FEWEST_MEMBERS = 8
+"""Members of an array that a time budget makes no narrower."""
 FASTER_ALONE = "packed processes are predicted to be faster"
 Sharing = Literal["fused", "split"]
 """Way in which several trials share one process: as one array of torch models, or on TensorFlow's logical devices."""
@@ -89,7 +91,7 @@ class Decision:
         """The `mode` of `summary.json`."""
         if isinstance(self.plan, Plan):
             return "process"
-        return "fused" if self.plan.members is None else "split"
+        return "split" if self.plan.is_split else "fused"
 
     @property
     def predicted(self) -> dict[str, Any]:
@@ -129,7 +131,7 @@ class Decision:
         if isinstance(self.plan, Plan):
             if len(self.plan.parts) == 1:  # of several types of GPU, each has its own
                 chosen["fraction"] = self.plan.parts[0].share.fraction
-        elif self.plan.members is not None:
+        elif self.plan.is_split:
             chosen["width"] = self.plan.members
         return gpu.model_dump() | chosen
 
@@ -150,7 +152,7 @@ def decide(
     best = options[0] if options else None
     mps = config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
     if sharing == "split" and (members := _members(config, hardware.nodes, best)) is not None:
-        split = replace(make_fused_plan(hardware.nodes, config, num_trials), members=members)
+        split = replace(make_fused_plan(hardware.nodes, config, num_trials), members=members, is_split=True)
         return Decision(split, groups, estimates, options, {}, mps=False)
     choices = _choices(hardware, config, groups, estimates, best)
     if sharing == "fused" and (config.gpu.mode == "fused" or (best is not None and any(best.fused))):
@@ -160,6 +162,7 @@ def decide(
             alone = dict.fromkeys((group.signature for group in faster_alone), FASTER_ALONE)
             groups = [replace(group, reason=group.reason or alone.get(group.signature)) for group in groups]
         both = make_fused_plan(hardware.nodes, config, num_trials, choices, mps=mps)
+        both = replace(both, members=_members_in_time(config, num_trials, best))
         return Decision(both, groups, estimates, options, alone, mps and _shared(both.alone))
     packed = make_plan(hardware.nodes, config, num_trials, choices, mps=mps)
     return Decision(packed, groups, estimates, options, {}, mps and _shared(packed))
@@ -212,6 +215,14 @@ def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) ->
     if best is not None and best.way == "split":
         return best.n
     return min(choice.share.trials_per_gpu for choice in allocation.automatic_share(nodes).values())
+
+
+def _members_in_time(config: SweepConfig, num_trials: int, best: Option | None) -> int | None:
+    """Return the largest number of members of an array of which two fit into the time budget; None for all trials."""
+    budget_s = config.time_budget_s
+    if best is None or budget_s is None or best.wall_s <= budget_s or config.population.interval is not None:
+        return None
+    return max(FEWEST_MEMBERS, math.floor(num_trials * budget_s / best.wall_s / 2))
 
 
 def _shared(packed: Plan) -> bool:

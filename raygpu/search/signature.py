@@ -170,12 +170,16 @@ def even(count: int, num_parts: int) -> list[range]:
 
 def array_members(groups: Sequence[Group], slots: int, members: int | None = None) -> list[tuple[str, ...]]:
     """Return the trials of each array of these groups, the widest array first. slots: arrays that can run at once.
-    members: trials of an array at most, by default MAX_MEMBERS."""
+
+    members: trials of an array at most, by default MAX_MEMBERS. With it, all groups have their turn before any has its
+    second one: the time may not be enough for all arrays.
+    """
     fused = {group.signature: group for group in groups if group.reason is None}
     counts = {signature: len(group.trials) for signature, group in fused.items()}
     numbers = cut(counts, slots, members or MAX_MEMBERS)
-    arrays = []
+    of_groups = []
     for signature, group in fused.items():
         names = [trial.trial_id for trial in group.trials]
-        arrays += [tuple(names[part.start : part.stop]) for part in even(len(names), numbers[signature])]
-    return sorted(arrays, key=lambda array: -len(array))
+        of_groups.append([tuple(names[part.start : part.stop]) for part in even(len(names), numbers[signature])])
+    in_turns = [array for turn in itertools.zip_longest(*of_groups) for array in turn if array is not None]
+    return in_turns if members is not None else sorted(in_turns, key=lambda array: -len(array))

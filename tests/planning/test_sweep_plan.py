@@ -13,7 +13,7 @@ from raygpu.config import SweepConfig
 from raygpu.config.sections import ClusterSection, SweepClusterSection
 from raygpu.errors import BadInput
 from raygpu.planning.estimates import Estimates, Hardware
-from raygpu.planning.gpu_shares import Node, Plan
+from raygpu.planning.gpu_shares import ArrayPlan, Node, Plan
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.planning.sweep_plan import Decision, decide, make_fused_plan
 from raygpu.search.signature import Group, Signature
@@ -61,6 +61,23 @@ def test_the_plan_says_when_packed_trials_run_under_mps(
     lines = [line for line in decision_lines(decision, wanted, hardware, drawn=True) if "CUDA MPS" in line]
     told = f"plan: packed trials run under CUDA MPS ({why}), each with its part of the GPU"
     assert lines == ([] if why is None else [told])
+
+
+@pytest.mark.parametrize("budget", [None, 2.0, 0.25, 1e-4])
+def test_two_arrays_fit_into_a_time_budget(budget: float | None) -> None:
+    """budget: as a multiple of the predicted time."""
+    wanted = config(mode="fused").model_copy(update={"trials": 1024})
+    groups = [Group(ONE, [Trial(Trial.name(i), i, {}) for i in range(1024)])]
+    measured = estimates(process={1: 100}, fused={1: 90, 64: 25_000})
+    whole_s = decide(SIMULATED, wanted, 1024, groups, "fused", measured).options[0].wall_s
+    limited = wanted.model_copy(update={"time_budget_s": None if budget is None else budget * whole_s})
+    decision = decide(SIMULATED, limited, 1024, groups, "fused", measured)
+    assert decision.mode == "fused"
+    assert isinstance(decision.plan, ArrayPlan)
+    assert decision.plan.members == {None: None, 2.0: None, 0.25: 1024 // 8, 1e-4: 8}[budget]
+    said = [line for line in decision_lines(decision, limited, SIMULATED, drawn=True) if "the sweep ends" in line]
+    ends = "at the latest" if budget == 2.0 else "before its last trials"
+    assert [ends in line for line in said] == ([True] if budget is not None else [])
 
 
 class Told:

@@ -13,6 +13,7 @@ from raygpu.search.signature import (
     Group,
     Signature,
     Signatures,
+    array_members,
     cut,
     differing,
     even,
@@ -142,6 +143,20 @@ def test_even_parts(count: int, num_parts: int) -> None:
     assert 0 not in sizes
     assert len(parts) == min(count, num_parts)
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+def test_arrays_of_limited_width_are_given_out_in_turns() -> None:
+    groups = [
+        Group(Signature((("hidden", str(hidden)),)), [trial(start + i, hidden=hidden) for i in range(count)])
+        for hidden, start, count in ((8, 0, 5), (16, 10, 2), (32, 20, 4))
+    ]
+    widest_first = [array[0] for array in array_members(groups, slots=1)]
+    assert widest_first == ["t0000", "t0020", "t0010"]
+    limited = array_members(groups, slots=1, members=2)
+    assert [array[0] for array in limited] == ["t0000", "t0010", "t0020", "t0002", "t0022", "t0003"]
+    assert sorted(name for array in limited for name in array) == sorted(
+        one.trial_id for g in groups for one in g.trials
+    )
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=20), st.integers(1, 64))

@@ -98,7 +98,7 @@ def _fused_settings(context: SweepContext, plan: ArrayPlan) -> ArraySettings:
     config = context.config
     return ArraySettings(
         plan=plan.arrays,
-        width=plan.members if config.gpu.width == "auto" else config.gpu.width,
+        width=plan.members if plan.is_split else None if config.gpu.width == "auto" else config.gpu.width,
         host_memory_gib={part.device: _host_memory_gib(context, part) for part in plan.arrays.parts},
         mean_epochs=expected_epochs(config),
         profiles=config.profiles,
