@@ -96,9 +96,10 @@ def _best(best: Mapping[str, Any], folder: RunDirectory) -> list[str]:
 
 def _without_score(summary: Mapping[str, Any]) -> str:
     """Return a line that says why there is no best trial."""
-    counts = [f"{summary[name]} {name}" for name in NO_SCORE if summary[name]]
+    counts = ", ".join(f"{summary[name]} {name}" for name in NO_SCORE if summary[name])
+    why = f" ({counts})" if counts else ""
     advice = "; a smaller learning rate, or clip_norm, may help" if summary["diverged"] else ""
-    return f"no trial has a finite {summary['metric']} ({', '.join(counts)}), so there is no best trial{advice}"
+    return f"no trial has a finite {summary['metric']}{why}, so there is no best trial{advice}"
 
 
 def _commonest(failures: Sequence[str]) -> str:

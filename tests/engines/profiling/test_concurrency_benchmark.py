@@ -146,7 +146,9 @@ def test_memory_ends_for_an_array(climb: Make) -> None:
 def test_ways_that_do_not_fit_beside_each_other_go_one_after_the_other(climb: Make) -> None:
     own = climb("tests.pack_cases:Crowded", "process", "threads", most=3, room=3)
     own.run()
-    assert found(own)[-2:] == [("process", 3, None), ("threads", 3, None)]
+    (way, n, fault), last = found(own)[-2:]
+    assert (way, n, last) == ("process", 3, ("threads", 3, None))
+    assert fault is None or "the machine is too busy" in fault
 
 
 @pytest.mark.slow
