@@ -36,6 +36,8 @@ LOOK = 0.1
 """Maximum share of a sweep's training that a look at a few steps may take."""
 LOOK_S = 2.0
 """Maximum seconds that a look may take."""
+AFTER_A_LOOK = 0.1
+"""Maximum share of the sweep's time that a probe may take where a look at a few steps has compared the ways already."""
 LONG_S = 2400.0
 """Seconds of a sweep, one training at a time, above which a probe repays even with an array 50 times as fast."""
 
@@ -99,7 +101,8 @@ class Measurer:
         if found.source:
             return found, False
         look = self._look(hardware)
-        if look.sweep_s is None or BUDGET * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
+        share = BUDGET if look.rough is None else AFTER_A_LOOK
+        if look.sweep_s is None or share * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
             return found, True
         short_s = min(look.sweep_s, self._time_budget_s)
         found.source, found.is_timed_now = f"the sweep is short (about {short_s:.0f} s)", True
