@@ -220,7 +220,9 @@ def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) ->
 def _members_in_time(config: SweepConfig, num_trials: int, best: Option | None) -> int | None:
     """Return the largest number of members of an array of which two fit into the time budget; None for all trials."""
     budget_s = config.time_budget_s
-    if best is None or budget_s is None or best.wall_s <= budget_s or config.population.interval is not None:
+    if best is None or not any(best.fused) or config.population.interval is not None:
+        return None
+    if budget_s is None or best.wall_s <= budget_s:
         return None
     return max(FEWEST_MEMBERS, math.floor(num_trials * budget_s / best.wall_s / 2))
 

@@ -88,7 +88,9 @@ class Measurer:
         open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
             found.kept = self._found(self._subject(self.largest, hardware))
-            return found, False  # nothing is left to be chosen
+            if gpu.mode == "fused" and self.config.time_budget_s is not None:
+                self._predict(found, hardware)
+            return found, False  # nothing is left to be chosen but, with a time budget, the members of an array
         in_part: dict[Signature, Profile] = {}
         for group in self.groups:
             profile = self._found(self._subject(group, hardware))
@@ -112,6 +114,14 @@ class Measurer:
         else:
             self._taken(found, in_part)
         return found, False
+
+    def _predict(self, found: Estimates, hardware: Hardware) -> None:
+        """Let the kept profile, or a look at a few steps, predict the time of a sweep whose way is fixed."""
+        found.reference, found.source = found.kept, "kept profile"
+        if found.kept is None and self._unmeasurable(hardware) is None:
+            found.reference = self._look(hardware).rough
+            found.source, found.is_timed_now = "few steps here", found.reference is not None
+        found.source = found.source if found.reference is not None else ""
 
     def _taken(self, found: Estimates, profiles: dict[Signature, Profile]) -> bool:
         """Use these profiles for the estimates; return whether there is one for any of the groups."""
@@ -137,7 +147,7 @@ class Measurer:
         return all(profile.tells_of(way, min(n, self._at_once)) for way, n in reach.items())
 
     def _may_fuse(self, group: Group) -> bool:
-        return self.config.gpu.mode == "auto" and self.source.kind == "torch" and group.reason is None
+        return self.config.gpu.mode in ("auto", "fused") and self.source.kind == "torch" and group.reason is None
 
     @property
     def _at_once(self) -> int:
@@ -204,9 +214,10 @@ class Measurer:
         if not samples_per_s:
             return QuickLook(None)
         look = QuickLook(samples / samples_per_s)
+        most_s = min(samples / samples_per_s, self._time_budget_s)
         # The CPU's steps say nothing more about a GPU; a sweep of seconds saves nothing by any way of sharing, and a
         # sweep of hours repays a probe, whichever way is the fastest.
-        if hardware.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
+        if hardware.device_gib is not None or not WORKER_S <= most_s < LONG_S:
             return look
         most = int(min(LOOK * samples, LOOK_S * samples_per_s) / estimate.samples(self._first)) - 1
         num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)

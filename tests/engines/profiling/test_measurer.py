@@ -100,3 +100,32 @@ def test_a_probe_has_to_repay_within_the_time_budget(
     found, due = measurer.kept(Hardware([Node(2, 1, 8.0, "cpu")], ["cpu"], "cpu", None, 2))
     assert due == is_due
     assert found.source.endswith("" if is_due else f"the sweep is short (about {time_budget_s:.0f} s)")
+
+
+@pytest.mark.parametrize(("time_budget_s", "is_predicted"), [(None, False), (60.0, True)])
+def test_a_time_budget_has_the_time_of_arrays_predicted_where_the_mode_is_fixed(
+    time_budget_s: float | None, is_predicted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4, ROUGH))
+    source, code = locate("tests.models:Mlp", Path(__file__).parents[3])
+    trials = [Trial(Trial.name(number), number, {"hidden": 4}) for number in range(2)]
+    wanted = config(profiles=str(tmp_path), time_budget_s=time_budget_s, gpu={"mode": "fused"})
+    measurer = Measurer(wanted, source, code, few(), [Group(Signature((("hidden", "4"),)), trials)])
+    found, due = measurer.kept(Hardware([Node(2, 1, 8.0, "cpu")], ["cpu"], "cpu", None, 2))
+    assert not due
+    assert (found.reference is ROUGH, found.source) == (is_predicted, "few steps here" if is_predicted else "")
+
+
+def test_a_look_has_at_most_the_time_budget_s_length(tmp_path: Path) -> None:
+    """A sweep of hours is not looked at, for it repays a probe; of its first minute a few steps tell enough."""
+    source, code = locate("tests.models:Mlp", Path(__file__).parents[3])
+    trials = [Trial(Trial.name(number), number, {"hidden": 4}) for number in range(8)]
+    hardware = Hardware([Node(2, 1, 8.0, "cpu")], ["cpu"], "cpu", None, 2)
+    looks = []
+    for time_budget_s in (None, 60.0):
+        wanted = config(profiles=str(tmp_path), time_budget_s=time_budget_s).model_copy(update={"trials": 10_000_000})
+        measurer = Measurer(wanted, source, code, few(), [Group(Signature((("hidden", "4"),)), trials)])
+        looks.append(measurer._look(hardware))
+    assert looks[0].rough is None
+    assert looks[1].rough is not None
+    assert {point.way for point in looks[1].rough.points} >= {"process", "fused"}
