@@ -122,7 +122,7 @@ def _current() -> Channel:
         return channel
     if REPORT_VARIABLE in os.environ:
         return _Script(Path(os.environ[REPORT_VARIABLE]), Path(os.environ[CHECKPOINT_VARIABLE]))
-    return _Alone()
+    return _OutsideOfSweeps()
 
 
 class _Script:
@@ -157,7 +157,7 @@ class _Script:
         return pickle.loads(kept.state)
 
 
-class _Alone:
+class _OutsideOfSweeps:
     """Channel outside of any sweep: a person runs the training by hand."""
 
     def report(self, metrics: dict[str, float]) -> None:

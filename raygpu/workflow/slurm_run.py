@@ -38,7 +38,7 @@ KILLED_S = 60.0
 """Seconds to wait for Slurm to end a job that was queued again."""
 TOLD_S = 22.0
 """Seconds that a command has once Slurm ends the job: after KillWait, by default 30 s, all is killed."""
-MEASURING = ("pack", "balance", "place")
+WITHOUT_JOURNAL = ("pack", "balance", "place")
 """Commands that write to the store at their end alone, and have no journal."""
 CAUSES: Mapping[int, Cause] = {signal.SIGUSR1: "clock", signal.SIGTERM: "told", signal.SIGINT: "stopped"}
 SAID: Mapping[Cause, str] = {
@@ -173,7 +173,7 @@ class Driver:
     def _command(self, variables: Mapping[str, str], more: Sequence[str], ray: RayNodes | None) -> int:
         """Run the command; interrupt it once there is a cause. Returns its exit code."""
         words = [*words_to_run(self.command, self.words, self.folder), *more]
-        if carried_store.SPOOL_VARIABLE in variables and self.command in MEASURING:
+        if carried_store.SPOOL_VARIABLE in variables and self.command in WITHOUT_JOURNAL:
             words += ["--tracking.enabled", "false"]
         again = f", start {self.job.restarts + 1}" if self.job.restarts else ""
         self._say(

@@ -23,7 +23,7 @@ LOCAL_ALONE = {
     "write": "of a job, it would be a file of the head node; the run's folder has it as train.toml",
 }
 """Flags of commands that a job cannot have, and why."""
-MEASURING = ("pack", "place")
+IN_THE_JOB = ("pack", "place")
 """Commands that use GPUs in the job's own process; others have workers."""
 
 
@@ -40,7 +40,7 @@ def checked_submission(
             raise BadInput(f"--{flag}: {LOCAL_ALONE[flag]}")
     own_cluster = {"cluster.address": "auto"} if "cluster" in command.schema.model_fields else {}
     file = submitted_file(command, arguments)
-    num_gpus = float(command.name in MEASURING)
+    num_gpus = float(command.name in IN_THE_JOB)
     folder, name = Path.cwd(), arguments.overrides.get("name")
     if file is not None and "from" in arguments.options:
         config.read_toml(file)  # what it lacks comes from the sweep

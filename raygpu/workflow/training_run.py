@@ -40,7 +40,7 @@ from raygpu.workflow.winner_score import scored_once
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
     from raygpu.engines.train.production import Notice, ProductionSetup, TrainingOutcome
-    from raygpu.engines.train.worker_reports import Joined, Report
+    from raygpu.engines.train.worker_reports import Joined, WorkerReport
     from raygpu.tracking.runs import RunTree
 
 READINGS_S = 2.0
@@ -221,7 +221,7 @@ class TrainingRun:
             run=self.folder.name,
         )
 
-    def _take(self, report: Report | Notice) -> None:
+    def _take(self, report: WorkerReport | Notice) -> None:
         from raygpu.engines.train.production import Notice
         from raygpu.engines.train.worker_reports import Joined, Saved
 

@@ -14,7 +14,7 @@ from raygpu.engines.profiling.turns_worker import train_by_turns
 from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import STOPPING, Notice, ProductionRun, ProductionSetup
 from raygpu.engines.train.rank_group import WorkerTask
-from raygpu.engines.train.worker_reports import Joined, Report, TurnMailbox
+from raygpu.engines.train.worker_reports import Joined, TurnMailbox, WorkerReport
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, subset
 from raygpu.planning.worker_devices import WorkerDevices
@@ -38,7 +38,7 @@ class _Job:
 
     global_batch: int
     running: ProductionRun
-    reports: Iterator[list[Report | Notice]]
+    reports: Iterator[list[WorkerReport | Notice]]
 
 
 @dataclass(slots=True)

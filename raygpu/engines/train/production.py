@@ -24,7 +24,7 @@ from raygpu.engines.cluster.ray_private_api import let_trainings_use_started_wor
 from raygpu.engines.train import run_state
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker import train
-from raygpu.engines.train.worker_reports import Failed, Mailbox, Report, Saved, last_words
+from raygpu.engines.train.worker_reports import Failed, Mailbox, Saved, WorkerReport, last_words
 from raygpu.errors import RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.planning.worker_devices import WorkerDevices
@@ -156,7 +156,7 @@ class ProductionRun:
             self._stopping = True
             self.mailbox.stop.remote()
 
-    def __iter__(self) -> Iterator[list[Report | Notice]]:
+    def __iter__(self) -> Iterator[list[WorkerReport | Notice]]:
         """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
 
         The list is empty without new reports. Raises TrainingFailed if the training fails for good, KeyboardInterrupt
@@ -171,7 +171,7 @@ class ProductionRun:
                 if self.ended is None:
                     yield from self._wait_for_space(interrupts)
 
-    def _attempt(self, interrupts: Interrupts) -> Iterator[list[Report | Notice]]:
+    def _attempt(self, interrupts: Interrupts) -> Iterator[list[WorkerReport | Notice]]:
         """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
         fitting = _fitting(_trainer(setup, self.mailbox), started_workers=setup.cluster.has_started_workers)
@@ -199,22 +199,22 @@ class ProductionRun:
             line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
             raise TrainingFailed(line, str(error))
 
-    def _reports(self, failed: list[Failed]) -> list[Report | Notice]:
+    def _reports(self, failed: list[Failed]) -> list[WorkerReport | Notice]:
         """Take the workers' reports, and add those of failures to `failed`."""
-        reports: list[Report | Notice] = ray.get(self.mailbox.take.remote())
+        reports: list[WorkerReport | Notice] = ray.get(self.mailbox.take.remote())
         failed += [one for one in reports if isinstance(one, Failed)]
         if any(isinstance(one, Saved) for one in reports):
             self._stops_by_space = 0
         return reports
 
-    def _space(self) -> list[Report | Notice]:
+    def _space(self) -> list[WorkerReport | Notice]:
         """Return a notice if a disk of this machine has become full, or has space again."""
         before, self._lacking = self._lacking, disk.full(ray_files.disks(self._path))
         if self._lacking == before:
             return []
         return [Notice(disk.NO_SPACE.format(self._lacking) if self._lacking is not None else disk.SPACE_AGAIN)]
 
-    def _wait_for_space(self, interrupts: Interrupts) -> Iterator[list[Report | Notice]]:
+    def _wait_for_space(self, interrupts: Interrupts) -> Iterator[list[WorkerReport | Notice]]:
         """Wait until the training, which a full disk has stopped, can go on. Raises KeyboardInterrupt after Ctrl-C."""
         self._stops_by_space += 1
         yield self._space()

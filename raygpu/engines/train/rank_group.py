@@ -17,7 +17,7 @@ from raygpu.config.sections import Precision
 from raygpu.config.source import Source
 from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.engines.train.worker_reports import Failed, Joined, Report
+from raygpu.engines.train.worker_reports import Failed, Joined, WorkerReport
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import ControlRequest, Restored
 from raygpu.search.scoring import Scoring
@@ -140,7 +140,7 @@ class RankGroup:
             notes, history = tuple(training.notes), None if rank else restored
             self.report(Joined(rank, self._devices[rank], os.getpid(), training.epoch, notes, history))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: WorkerReport) -> None:
         """Send a report to the driver, without waiting."""
         self._mailbox.tell.remote(report)
 

@@ -50,7 +50,7 @@ class Failed:
     out_of_memory: bool
 
 
-Report = Joined | Progress | Saved | Failed
+WorkerReport = Joined | Progress | Saved | Failed
 """Report of a worker to the driver."""
 
 
@@ -58,16 +58,16 @@ class Mailbox:
     """Ray actor for messages between the workers and the driver; on the driver's node, without CPUs."""
 
     def __init__(self) -> None:
-        self._reports: list[Report] = []
+        self._reports: list[WorkerReport] = []
         self._request: ControlRequest = ""
         self._failed = False
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: WorkerReport) -> None:
         """Take a worker's report."""
         self._failed = self._failed or isinstance(report, Failed)
         self._reports.append(report)
 
-    def take(self) -> list[Report]:
+    def take(self) -> list[WorkerReport]:
         """Return the reports since the last call."""
         reports, self._reports = self._reports, []
         return reports

@@ -105,7 +105,7 @@ def _audit(array: AuditedArray, tile: Tile, place: int) -> None:
     names = [tile.trials[i].trial_id for i in chosen]
     for dtype in (torch.float64, torch.float32):
         try:
-            wanted = [_Alone(array, name, dtype).train(batches) for name in names]
+            wanted = [_MemberAlone(array, name, dtype).train(batches) for name in names]
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception:
@@ -149,7 +149,7 @@ def _is_unstable(
 ) -> bool:
     """Return whether the steps of a trial alone differ as well if its parameters differ by rounding, as of one that
     diverges: nothing can be compared then."""
-    return _difference(_Alone(array, trial_id, dtype, shaken=True).train(batches), expected, dtype) is not None
+    return _difference(_MemberAlone(array, trial_id, dtype, shaken=True).train(batches), expected, dtype) is not None
 
 
 def _whole_difference(
@@ -168,7 +168,7 @@ def _batches(array: AuditedArray) -> list[tuple[int, int, int]]:
     return [(number, *bounds[number]) for number in sorted({0, 0 if array.data.in_order else len(bounds) - 1})]
 
 
-class _Alone:
+class _MemberAlone:
     """A member's trial alone, started from the member's state."""
 
     def __init__(self, array: AuditedArray, trial_id: str, dtype: torch.dtype, *, shaken: bool = False) -> None:

@@ -140,7 +140,7 @@ def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
     seconds = [WARM_S]
     while len(seconds) < 3 and seconds[-1] >= min(seconds):  # the first steps of a process take longer
         started = time.perf_counter()
-        _Alone(experiment, few, trial, torch.float32)
+        _TrialAlone(experiment, few, trial, torch.float32)
         seconds.append(time.perf_counter() - started)
     each = seconds[-1] / (NUM_EPOCHS * few.num_train)
     affordable = int(BUDGET_S / (NUM_EPOCHS * COSTS * each))
@@ -205,7 +205,7 @@ def _draws_in_python(training: Callable[[], object]) -> bool:
     return seen
 
 
-class _Alone:
+class _TrialAlone:
     """One trial trained alone: its results, and the traces of its Python code."""
 
     def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype) -> None:
@@ -227,11 +227,11 @@ class _Alone:
         """Whether all parameters are finite at the end; a buffer may be infinite, as a mask of attention."""
 
 
-def _alone(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> tuple[list[_Alone], torch.dtype]:
+def _alone(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> tuple[list[_TrialAlone], torch.dtype]:
     """Train each trial alone, in double precision if its code takes it; return that dtype too."""
     for dtype in (torch.float64, torch.float32):
         try:
-            return [_Alone(experiment, splits, trial, dtype) for trial in trials], dtype
+            return [_TrialAlone(experiment, splits, trial, dtype) for trial in trials], dtype
         except Exception:
             if dtype == torch.float32:
                 raise
@@ -259,7 +259,7 @@ def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -
         return watch.reasons[0]
     first = expected[0]
     if first.numpy_drew or (
-        first.python_drew and _draws_in_python(lambda: _Alone(experiment, splits, trials[0], dtype))
+        first.python_drew and _draws_in_python(lambda: _TrialAlone(experiment, splits, trials[0], dtype))
     ):
         return "it draws Python's or NumPy's random numbers, which all members of an array would have in common"
     array = _array(experiment, splits, trials, _settings("float32"), dtype)
@@ -297,7 +297,7 @@ def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> s
     return f"a forward pass changes the parameter {names[0]} in place" if names else None
 
 
-def _state_in_python(expected: Sequence[_Alone]) -> str | None:
+def _state_in_python(expected: Sequence[_TrialAlone]) -> str | None:
     """Return why one member's Python code cannot stand for the others, by its traces in trainings alone; None if it
     can."""
     for alone in expected:
@@ -311,7 +311,7 @@ def _state_in_python(expected: Sequence[_Alone]) -> str | None:
     return None
 
 
-def _cause(expected: Sequence[_Alone]) -> str:
+def _cause(expected: Sequence[_TrialAlone]) -> str:
     """Return an explanation of why a member differs from the same trial alone."""
     for alone in expected[1:]:
         if (path := changed_attribute(expected[0].plain, alone.plain)) is not None:
