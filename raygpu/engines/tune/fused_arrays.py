@@ -47,9 +47,9 @@ class FusedArrays(ArraySequence):
         """Make an array of as many trials as fit in memory, and choose its width; go on from an array's checkpoint."""
         from raygpu.training.fused.width import settle
 
-        super().begin(trials, checkpoint)
         if checkpoint is not None and checkpoint != self._last:
-            self._keep(checkpoint)
+            self._keep(checkpoint)  # at once: to load it may run out of memory, too
+        super().begin(trials, checkpoint)
         made = time.monotonic()
         self._kept = self._array_cache()
         self.lines += settle(self.array, self._memory_limit, self.settings.mean_epochs, self._kept)
