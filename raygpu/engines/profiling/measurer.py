@@ -117,11 +117,12 @@ class Measurer:
 
     def _predict(self, found: Estimates, hardware: Hardware) -> None:
         """Let the kept profile, or a look at a few steps, predict the time of a sweep whose way is fixed."""
-        found.reference, found.source = found.kept, "kept profile"
-        if found.kept is None and self._unmeasurable(hardware) is None:
-            found.reference = self._look(hardware).rough
-            found.source, found.is_timed_now = "few steps here", found.reference is not None
-        found.source = found.source if found.reference is not None else ""
+        if found.kept is not None:
+            found.reference, found.source = found.kept, "kept profile"
+        elif hardware.device_gib is None and self._unmeasurable(hardware) is None:
+            rough = self._look(hardware).rough  # of a GPU, steps on the CPU tell nothing
+            if rough is not None:
+                found.reference, found.source, found.is_timed_now = rough, "few steps here", True
 
     def _taken(self, found: Estimates, profiles: dict[Signature, Profile]) -> bool:
         """Use these profiles for the estimates; return whether there is one for any of the groups."""

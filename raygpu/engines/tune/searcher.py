@@ -94,7 +94,7 @@ class ArraySearcher(Searcher):
         return config.as_dict()
 
     def _place(self, request: ArrayRequest) -> tuple[str, Share] | None:
-        """Return the device type and the share for an request; None if the request has to wait for a slot."""
+        """Return the device type and the share for a request; None if it has to wait for a slot."""
         if request.device is not None and request.share is not None:
             return (request.device, request.share) if self.device_slots.has_room(request.share.part) else None
         if request.fused:
