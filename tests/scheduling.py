@@ -1,7 +1,8 @@
 """The order of test files, and which of them one process has for itself: hooks of pytest for `conftest`.
 
 Processes take a file after another (pytest-xdist's `loadfile`), so a long one that began last would be waited for; and
-files whose tests share slow processes of their own would start these once in each process.
+files whose tests share slow processes of their own would start these once in each process. Beside the slow tests, whose
+files take minutes each, a start more is nothing, and the processes end together when the files go one by one.
 """
 
 from __future__ import annotations
@@ -55,10 +56,36 @@ TOGETHER = {
 """Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`; libraries whose
 import takes seconds; Ray, which takes four to start and a fortieth of a core from then on; and waits, during which
 other processes have the cores."""
+ALONE_BESIDE_SLOW_TESTS = ("transformers", "a Ray", "waiting", "another Ray")
+"""Of these, the files that go one by one in a run that has slow tests."""
 TRAINING = ("tests/training/", "tests/contracts/")
 """Beginnings of the paths of files that train models: they take long without a Ray."""
 RUN_S = 6
 """Seconds of a test that is a whole run."""
+SLOW_SECONDS = {
+    "tests/deploy/test_rehearsal.py": 400,
+    "tests/contracts/test_zoo.py": 300,
+    "tests/test_train.py": 250,
+    "tests/engines/profiling/test_concurrency_benchmark.py": 250,
+    "tests/engines/tune/test_population_sweep.py": 200,
+    "tests/test_api.py": 200,
+    "tests/docs/test_searching_pages.py": 200,
+    "tests/docs/test_training_pages.py": 200,
+    "tests/training/distributed/test_torch_sharded.py": 180,
+    "tests/test_pack.py": 180,
+    "tests/docs/test_basic_pages.py": 150,
+    "tests/engines/cluster/test_unequal_gpus.py": 150,
+    "tests/engines/tune/test_best_epoch.py": 120,
+    "tests/engines/tune/test_packing_on_a_cluster.py": 120,
+    "tests/contracts/test_zoo_ranks.py": 100,
+    "tests/docs/test_notebooks.py": 100,
+    "tests/contracts/test_zoo_sharded.py": 90,
+    "tests/engines/tune/test_engine.py": 80,
+    "tests/engines/tune/test_interruption.py": 70,
+    "tests/engines/train/test_production.py": 70,
+    "tests/test_sweep.py": 60,
+}
+"""Seconds of a file's slow tests, where they take a minute or more."""
 SECONDS = {
     "tests/contracts/test_zoo.py": 53,
     "tests/test_train.py": 40,
@@ -102,22 +129,34 @@ SECONDS = {
 """Seconds of the files that take longest in `make test`, in one process on a quiet machine. A run's end names them."""
 
 
-def scope(file: str) -> str:
-    """Return what a file belongs to: the files that one process takes, by name, or the file alone."""
-    return next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
+def has_slow(config: pytest.Config) -> bool:
+    """Return whether a run has slow tests."""
+    return "not slow" not in config.getoption("markexpr")
 
 
-def in_order(files: Counter[str]) -> list[str]:
+def scope(file: str, slow: bool = False) -> str:
+    """Return what a file belongs to: the files that one process takes, by name, or the file alone.
+
+    slow: whether the run has slow tests.
+    """
+    name = next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
+    return file if slow and name in ALONE_BESIDE_SLOW_TESTS else name
+
+
+def in_order(files: Counter[str], slow: bool = False) -> list[str]:
     """Return the files in the order in which they begin: those first that take longest, then those that train models.
-    The number of each file's whole runs is given, besides those in SECONDS. Files that belong together follow each
-    other."""
+
+    files: the number of each file's whole runs, besides those in SECONDS and SLOW_SECONDS. Files that belong together
+    follow each other.
+    """
     takes: Counter[str] = Counter()
     trains: dict[str, bool] = {}
+    scopes = {file: scope(file, slow) for file in files}
     for file, number in files.items():
-        takes[scope(file)] += SECONDS.get(file, 0) + RUN_S * number
-        trains[scope(file)] = trains.get(scope(file), False) or file.startswith(TRAINING)
-    first = {each: place for place, each in reversed(list(enumerate(map(scope, files))))}
-    return sorted(files, key=lambda file: (-takes[own := scope(file)], not trains[own], first[own]))
+        takes[scopes[file]] += SECONDS.get(file, 0) + RUN_S * number + (SLOW_SECONDS.get(file, 0) if slow else 0)
+        trains[scopes[file]] = trains.get(scopes[file], False) or file.startswith(TRAINING)
+    first = {each: place for place, each in reversed(list(enumerate(scopes.values())))}
+    return sorted(files, key=lambda file: (-takes[own := scopes[file]], not trains[own], first[own]))
 
 
 @pytest.hookimpl(trylast=True)
@@ -127,8 +166,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     paths = {item: item.path.relative_to(config.rootpath).as_posix() for item in items}
     for item, path in paths.items():
         runs = path not in SECONDS and "ray_address" in getattr(item, "fixturenames", ())
-        whole[path] += runs or item.get_closest_marker("slow") is not None
-    places = {file: place for place, file in enumerate(in_order(whole))}
+        whole[path] += runs or (path not in SLOW_SECONDS and item.get_closest_marker("slow") is not None)
+    places = {file: place for place, file in enumerate(in_order(whole, has_slow(config)))}
     items.sort(key=lambda item: places[paths[item]])
 
 
@@ -143,6 +182,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """As `loadfile`, with some files taken for one."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return scope(nodeid.partition("::")[0])
+            return scope(nodeid.partition("::")[0], has_slow(config))
 
     return Together(config, log)

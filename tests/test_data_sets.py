@@ -68,7 +68,8 @@ def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
 def test_two_workers_read_what_one_reads(ray_address: str, tmp_path: Path) -> None:
     values = {"experiment": "tests.data_set_cases:Read", "hyperparameters": {"batch_size": 16}, "epochs": 2}
     off = {"tracking": {"enabled": False}}
-    found = train.run(configuration(ray_address, tmp_path, global_batch=16, **values, **off))
+    own = {"cluster": {"address": ray_address}, "global_batch": 16}
+    found = train.run(configuration(tmp_path, **own, **values, **off))
     assert found.summary["workers_s"]["data"] > 0
     trial = Trial("t0000", 0, {**HP, "batch_size": 16})
     alone = TorchSolo(Read(), Read().data(), trial, Settings(2, 1, "float32", tmp_path), torch.device("cpu"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tests.scheduling import RUN_S, SECONDS, TOGETHER, in_order, scope
+from tests.scheduling import ALONE_BESIDE_SLOW_TESTS, RUN_S, SECONDS, SLOW_SECONDS, TOGETHER, in_order, scope
 from tests.time_spent import kind, slowest
 
 
@@ -14,6 +14,15 @@ def test_files_that_share_processes_are_one() -> None:
     assert scope("tests/training/torch/test_pipeline.py") == scope("tests/training/distributed/test_ranks_gradient.py")
     assert scope("tests/test_sweep.py") == scope("tests/test_train.py") != scope("tests/engines/tune/test_engine.py")
     assert scope("tests/test_doctor.py") == "tests/test_doctor.py"
+
+
+def test_beside_slow_tests_most_files_go_one_by_one() -> None:
+    assert scope("tests/test_sweep.py", slow=True) == "tests/test_sweep.py"
+    assert scope("tests/training/keras/test_split.py", slow=True) == scope("tests/training/keras/test_split.py")
+    assert set(ALONE_BESIDE_SLOW_TESTS) < set(TOGETHER.values())
+    slowest, quick = next(iter(SLOW_SECONDS)), "tests/cli/test_flags.py"
+    files = Counter({quick: 1, slowest: 0})
+    assert (in_order(files, slow=True)[0], in_order(files)[0]) == (slowest, quick)
 
 
 def test_what_takes_longest_begins_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
@@ -29,7 +38,7 @@ def test_what_takes_longest_begins_first_then_what_trains_and_files_that_belong_
 
 def test_files_of_the_lists_exist() -> None:
     root = Path(__file__).parents[1]
-    assert not [file for file in SECONDS if not (root / file).is_file()]
+    assert not [file for file in [*SECONDS, *SLOW_SECONDS] if not (root / file).is_file()]
     assert not [start for start in TOGETHER if not [*root.glob(f"{start}*")]]
 
 

@@ -32,7 +32,7 @@ HP = {"hidden": 8, "lr": 0.1, "momentum": 0.9, "batch_size": 16}
 Make = Callable[..., TrainConfig]
 
 
-def configuration(address: str, folder: Path, **values: Any) -> TrainConfig:
+def configuration(folder: Path, **values: Any) -> TrainConfig:
     """Of a small training on two workers that writes below `folder`."""
     defaults: dict[str, Any] = {
         "name": "test",
@@ -43,17 +43,16 @@ def configuration(address: str, folder: Path, **values: Any) -> TrainConfig:
         "ratios": "3,2",
         "runs_dir": str(folder / "runs"),
         "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
-        "cluster": {"address": address},
     }
     hp = HP | values.pop("hyperparameters", {})
     return TrainConfig.model_validate(defaults | {"hyperparameters": hp} | values)
 
 
 @pytest.fixture
-def config(ray_address: str, new_store: Callable[[Path], str], tmp_path: Path) -> Make:
+def config(joined_ray: None, new_store: Callable[[Path], str], tmp_path: Path) -> Make:
     """Makes configurations of trainings that write below tmp_path."""
     new_store(tmp_path)
-    return partial(configuration, ray_address, tmp_path)
+    return partial(configuration, tmp_path)
 
 
 def without_tracking(make: Make, **values: Any) -> TrainConfig:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,6 +63,8 @@ def log(
                 code = Path(__file__).with_name(f"exported_{framework}.py")
                 info = mlflow.pyfunc.log_model(python_model=str(code), artifacts={"program": str(program)}, **what)
             else:
+                with without_lightning():
+                    import mlflow.pytorch
                 info = mlflow.pytorch.log_model(model, serialization_format="pt2", **what)
     except Exception as error:
         raise client.fault(tree.uri, error) from error
@@ -86,6 +89,21 @@ def store_of(tree: RunTree) -> Iterator[None]:
         yield
     finally:
         mlflow.set_tracking_uri(before)
+
+
+@contextmanager
+def without_lightning() -> Iterator[None]:
+    """Import MLflow's module for torch, inside, without Lightning: it would take three seconds, for MLflow's callback
+    in a Lightning trainer. Where Lightning is imported already, nothing changes."""
+    name = "pytorch_lightning"
+    hidden = name not in sys.modules
+    if hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[name]
 
 
 def _requirements(*packages: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -125,13 +125,14 @@ class TrainingRun:
         console.start(self.history, synthetic=config.data.synthetic)
         try:
             running = ProductionRun(self._setup(warm_start))
-            for reports in running:
-                for report in reports:
-                    self._take(report)
-                self._read_gpus()
-                latest = {index: reading.metrics() for index, reading in self._readings.items()}
-                console.update(self.history, latest, self.session.writer.delayed)
-                exporter.update()
+            with closing(iter(running)) as all_reports:
+                for reports in all_reports:
+                    for report in reports:
+                        self._take(report)
+                    self._read_gpus()
+                    latest = {index: reading.metrics() for index, reading in self._readings.items()}
+                    console.update(self.history, latest, self.session.writer.delayed)
+                    exporter.update()
             assert running.ended is not None
             self._score_model(running.ended)
             return running.ended

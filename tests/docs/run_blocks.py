@@ -6,11 +6,15 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from raygpu import __main__
 from tests.docs.blocks import blocks, written
 
 PREPARED: Mapping[str, Sequence[str]] = {
@@ -109,42 +113,45 @@ def shortened(words: Sequence[str], flags: str) -> list[str]:
     return [*own, *added]
 
 
-def run_page(page: str, installed: Path, tmp_path: Path) -> None:
-    """Run each block of a page. installed: the folder of raygpu's installed programs. tmp_path: an empty folder."""
+Run = Callable[[Sequence[str]], str]
+"""Runs a command line, and returns what it printed."""
+
+
+def run_page(page: str, python: Path, folder: Path, own: Run | None = None) -> None:
+    """Run each block of a page, in an empty folder of this one.
+
+    python: of an environment with raygpu, whose programs lie beside it. own: runs the commands of raygpu in place of
+    the environment's program.
+    """
     for package in ("torch", *NEEDED.get(page, ())):
         pytest.importorskip(package)
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    environment = os.environ | {
-        "PATH": f"{installed}{os.pathsep}{os.environ['PATH']}",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "HF_HUB_OFFLINE": "1",
-    }
-    for name in ("MLFLOW_TRACKING_URI", "PYTHONPATH"):
+    environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"} | surroundings(folder)
+    for name in NOT_SET:
         environment.pop(name, None)
     output = ""
 
-    def run(*words: str) -> str:
-        done = subprocess.run(list(words), cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    def run(words: Sequence[str]) -> str:
+        done = subprocess.run(words, cwd=empty(folder), env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def raygpu(words: Sequence[str]) -> str:
         assert words[0] == "raygpu"
-        return run(str(installed / "raygpu"), *words[1:])
+        return own(words[1:]) if own is not None else run([str(python.with_name("raygpu")), *words[1:]])
 
     raygpu(["raygpu", "init"])
     if page in PREPARED:
         for file in ("mine.py", "mine.toml"):
-            (folder / file).write_text(written("tutorial", file))
+            (empty(folder) / file).write_text(written("tutorial", file))
         for command in PREPARED[page]:
             raygpu(shlex.split(command))
     for block in blocks(page):
         if block.file is not None:
-            before = (folder / block.file).read_text() + "\n\n" if block.appended else ""
-            (folder / block.file).write_text(before + block.text)
+            file = empty(folder) / block.file
+            before = file.read_text() + "\n\n" if block.appended else ""
+            file.write_text(before + block.text)
         elif block.language == "python":
-            printed = run(str(installed / "python"), "-c", BEFORE_PYTHON.get(page, "") + block.text)
+            printed = run([str(python), "-c", BEFORE_PYTHON.get(page, "") + block.text])
             for expected in EXPECTED.findall(block.text):
                 assert expected in printed, f"{block.text}\n{printed}"
             output += printed
@@ -153,3 +160,39 @@ def run_page(page: str, installed: Path, tmp_path: Path) -> None:
                 output += raygpu(shortened(words, SHORTENED.get(page, {}).get(shlex.join(words), "")))
     for expected in PRINTED.get(page, ()):
         assert expected in output, output
+
+
+NOT_SET = ("MLFLOW_TRACKING_URI", "PYTHONPATH")
+"""Variables that a reader has not set."""
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """Return the variables that a page's commands see: their files lie in this folder."""
+    return {"XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+
+
+def empty(folder: Path) -> Path:
+    """Return the folder that a page's commands run in, made if need be."""
+    (folder / "empty").mkdir(exist_ok=True)
+    return folder / "empty"
+
+
+def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return what runs raygpu's commands in this process, for which everything is imported already."""
+    monkeypatch.chdir(empty(folder))
+    for name, value in surroundings(folder).items():
+        monkeypatch.setenv(name, value)
+    for name in NOT_SET:
+        monkeypatch.delenv(name, raising=False)
+
+    def run(words: Sequence[str]) -> str:
+        printed = StringIO()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            code = __main__.run(words)
+        for name, module in list(sys.modules.items()):  # the next block may have written another one
+            if (getattr(module, "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
+        assert code == 0, f"raygpu {shlex.join(words)}\n{printed.getvalue()}"
+        return printed.getvalue()
+
+    return run

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.run_blocks import run_page
+from tests.docs.run_blocks import in_this_process, run_page
 
 SEARCHING = [
     "sweeps",
@@ -25,6 +26,7 @@ SEARCHING = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("joined_ray")
 @pytest.mark.parametrize("page", SEARCHING)
-def test_every_block_works_in_order(page: str, installed: Path, tmp_path: Path) -> None:
-    run_page(page, installed, tmp_path)
+def test_every_block_works_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(page, Path(sys.executable), tmp_path, in_this_process(tmp_path, monkeypatch))

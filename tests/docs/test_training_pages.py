@@ -15,4 +15,4 @@ TRAINING = ["balance", "checkpoints", "huggingface", "lightning", "multi-gpu-ker
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", TRAINING)
 def test_every_block_works_in_order(page: str, installed: Path, tmp_path: Path) -> None:
-    run_page(page, installed, tmp_path)
+    run_page(page, installed / "python", tmp_path)

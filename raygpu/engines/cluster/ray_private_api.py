@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray._private import ray_constants, services
 
 DASHBOARD = "dashboard.py"
@@ -25,45 +24,18 @@ def bind_to_loopback(wanted: bool) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = not wanted
 
 
-def tell_trainings_their_ray() -> None:
-    """Give the controllers of Ray Train the address of the Ray that they run in.
-
-    A controller's PlacementGroupCleaner asks without an address whether the controller is alive. Where several Rays run
-    on one machine it may ask another one, which does not know the controller, and ends a healthy training's workers.
-    """
-    from ray.train.v2._internal import constants
-    from ray.train.v2.api import data_parallel_trainer
-
-    def variables() -> dict[str, str]:
-        """Return Ray Train's own variables for a controller, and the address."""
-        own: dict[str, str] = constants.get_env_vars_to_propagate()
-        return own | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-
-    data_parallel_trainer.get_env_vars_to_propagate = variables
-
-
-class _NoVariables(dict[str, str]):
-    """Variables for a controller of Ray Train, of which there are none, whatever default it adds."""
-
-    def setdefault(self, name: str, default: str = "") -> str:
-        """Return the default, and keep nothing."""
-        return default
-
-
 def let_trainings_use_started_workers(address: str) -> None:
-    """Let the processes of Ray Train, which this process starts, be workers that Ray has started already.
+    """Let the workers of Ray Train, which a controller in this process starts, be workers that Ray has started already.
 
-    Ray Train gives its controller and its workers environment variables of this process, so Ray starts new processes
-    for them. A service's workers have the variables of this process anyway. Called in a command, and in its workers.
-    address: of their Ray, which its PlacementGroupCleaner asks without one, as `tell_trainings_their_ray` has it.
+    Ray Train gives them environment variables of this process, so Ray starts new processes for them. A service's
+    workers have the variables of this process anyway. address: of their Ray, which a PlacementGroupCleaner in this
+    process asks without one.
     """
     from ray.train.v2._internal.execution.worker_group import worker_group
     from ray.train.v2._internal.state import util
-    from ray.train.v2.api import data_parallel_trainer
     from ray.util import state
 
-    data_parallel_trainer.get_env_vars_to_propagate = _NoVariables
-    worker_group.get_env_vars_to_propagate = _NoVariables
+    worker_group.get_env_vars_to_propagate = dict
     util.get_actor = partial(state.get_actor, address=address)
 
 

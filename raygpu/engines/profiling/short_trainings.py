@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ class _Job:
 
     global_batch: int
     running: ProductionRun
-    reports: Iterator[list[WorkerReport | Notice]]
+    reports: Generator[list[WorkerReport | Notice]]
 
 
 @dataclass(slots=True)
@@ -126,6 +126,7 @@ class ShortTrainings:
                     return steady.rates()
         finally:
             if self._job is None:
+                job.reports.close()
                 self.checkpoints.remove()
         _require_not_interrupted(job.running)
         raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")

@@ -6,23 +6,23 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
-from raygpu.engines.cluster.cluster import Cluster, require_head
+from raygpu.engines.cluster.cluster import Cluster, head_answers, require_head
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.cluster.ray_private_api import let_trainings_use_started_workers, tell_trainings_their_ray
 from raygpu.engines.train import run_state
 from raygpu.engines.train.rank_group import WorkerTask
+from raygpu.engines.train.train_private_api import with_own_controller
 from raygpu.engines.train.worker import train
 from raygpu.engines.train.worker_reports import Failed, Mailbox, Saved, WorkerReport, last_words
 from raygpu.errors import RaygpuError, last_line
@@ -33,6 +33,8 @@ from raygpu.records.run_directory import TRAINING
 from raygpu.storage import Storage
 
 POLL_S = 0.2
+END_S = 10.0
+"""Seconds to wait for the end of a training that was given up."""
 MOST_STOPS = 10
 """Largest number of times that a full disk may stop a training between two checkpoints."""
 BEST = "best"
@@ -131,8 +133,10 @@ class ProductionSetup:
 class ProductionRun:
     """A training under Ray Train, from its start to its end.
 
-    for reports in (running := ProductionRun(setup)):    # every POLL_S seconds: the workers' reports since the last
-        ...                                           # running.stop() ends it with a checkpoint
+    running = ProductionRun(setup)
+    with closing(iter(running)) as all_reports:       # whoever leaves it early ends the training
+        for reports in all_reports:                   # every POLL_S seconds: the workers' reports since the last
+            ...                                       # running.stop() ends it with a checkpoint
     running.ended
     """
 
@@ -156,7 +160,7 @@ class ProductionRun:
             self._stopping = True
             self.mailbox.stop.remote()
 
-    def __iter__(self) -> Iterator[list[WorkerReport | Notice]]:
+    def __iter__(self) -> Generator[list[WorkerReport | Notice]]:
         """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
 
         The list is empty without new reports. Raises TrainingFailed if the training fails for good, KeyboardInterrupt
@@ -174,18 +178,25 @@ class ProductionRun:
     def _attempt(self, interrupts: Interrupts) -> Iterator[list[WorkerReport | Notice]]:
         """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
-        fitting = _fitting(_trainer(setup, self.mailbox), started_workers=setup.cluster.has_started_workers)
-        while not fitting.done():
-            with contextlib.suppress(TimeoutError):
-                fitting.exception(POLL_S)
-            if interrupts.count:
-                require_head(settle=not interrupted)
-            reports = self._reports(failed)
-            if not interrupted and interrupts.count:
-                interrupted = True
-                reports.append(STOPPING)
-                self.stop()
-            yield [*reports, *self._space()]
+        trainer = _trainer(setup, self.mailbox)
+        fitting = _fitting(trainer)
+        try:
+            while not fitting.done():
+                with contextlib.suppress(TimeoutError):
+                    fitting.exception(POLL_S)
+                if interrupts.count:
+                    require_head(settle=not interrupted)
+                reports = self._reports(failed)
+                if not interrupted and interrupts.count:
+                    interrupted = True
+                    reports.append(STOPPING)
+                    self.stop()
+                yield [*reports, *self._space()]
+        finally:
+            # A thread that still waits for Ray when Ray is shut down may end this process by a segmentation fault.
+            if not fitting.done() and head_answers() and trainer.end():
+                with contextlib.suppress(TimeoutError):
+                    fitting.exception(END_S)
         yield self._reports(failed)
         if failed:
             line = last_words(failed[0], setup.task.source.kind)
@@ -228,7 +239,9 @@ class ProductionRun:
 def _trainer(setup: ProductionSetup, mailbox: Any) -> Any:
     """Return Ray Train's trainer for a run. mailbox: actor that takes the workers' reports."""
     placing, (path, file_system) = setup.placing, setup.folder.for_ray()
-    return _trainer_class(setup.task.source.kind, placing.backend, local=setup.cluster.local)(
+    trainer, options = _trainer_class(setup.task.source.kind, placing.backend, local=setup.cluster.local)
+    own = with_own_controller(trainer, local=setup.cluster.local, started_workers=setup.cluster.has_started_workers)
+    return own(
         setup.work,
         train_loop_config={"task": setup.task, "mailbox": mailbox, "splits": ray.put(setup.splits)},
         scaling_config=ray.train.ScalingConfig(
@@ -245,26 +258,28 @@ def _trainer(setup: ProductionSetup, mailbox: Any) -> Any:
             callbacks=[KeepBest(setup.folder / BEST)],
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
         ),
+        **options,
     )
 
 
-def _trainer_class(framework: str, backend: str, *, local: bool) -> Callable[..., Any]:
-    """Return Ray Train's trainer for a framework, or for a function. backend: torch's. local: whether Ray runs on
-    loopback alone."""
+def _trainer_class(framework: str, backend: str, *, local: bool) -> tuple[type, dict[str, Any]]:
+    """Return Ray Train's trainer for a framework, or for a function, and its own arguments.
+
+    backend: torch's. local: whether Ray runs on loopback alone.
+    """
     if framework == "torch":
+        if local:
+            from raygpu.engines.train.loopback import LoopbackConfig
+
+            return DataParallelTrainer, {"backend_config": LoopbackConfig(backend, A_DAY_S)}
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        from raygpu.engines.train.loopback import LoopbackConfig
-
-        made = LoopbackConfig if local else TorchConfig
-        return partial(TorchTrainer, torch_config=made(backend=backend, timeout_s=A_DAY_S))
+        return TorchTrainer, {"torch_config": TorchConfig(backend=backend, timeout_s=A_DAY_S)}
     if framework == "function":
-        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer  # needs no framework
-
-        return DataParallelTrainer
+        return DataParallelTrainer, {}
     from ray.train.tensorflow import TensorflowTrainer
 
-    return TensorflowTrainer
+    return TensorflowTrainer, {}
 
 
 class TrainingFailed(RaygpuError):
@@ -275,17 +290,12 @@ class TrainingFailed(RaygpuError):
         self.traceback, self.out_of_memory = traceback, out_of_memory
 
 
-def _fitting(trainer: Any, *, started_workers: bool) -> Future[Any]:
+def _fitting(trainer: Any) -> Future[Any]:
     """Run Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint.
 
     The thread is a daemon: if Ray is shut down meanwhile, `fit` never returns, and the process must end all the same.
-    started_workers: whether Ray has started workers for it already.
     """
     fitting: Future[Any] = Future()
-    if started_workers:
-        let_trainings_use_started_workers(ray.get_runtime_context().gcs_address)
-    else:
-        tell_trainings_their_ray()
 
     def fit() -> None:
         """Run `fit`, and store its result or error in the future."""

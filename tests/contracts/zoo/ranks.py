@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -151,6 +152,7 @@ def _rank(rank: int, world: int, plans: Sequence[tuple[str, BatchPlan]], folder:
     meeting = f"file://{folder}/meet"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=15))
     ranks = TorchRanks()
+    gc.freeze()  # the libraries: each entry's search for what still holds a parameter would go through them
     for name, plan in plans:
         ranks.gather([name])
         found = trained(name, plan, ranks)

@@ -15,7 +15,6 @@ from ray.dashboard import dashboard
 from raygpu.engines.cluster.ray_private_api import (
     let_trainings_use_started_workers,
     own_process_groups,
-    tell_trainings_their_ray,
 )
 
 
@@ -41,42 +40,18 @@ def test_ray_s_dashboard_has_its_temporary_files_elsewhere(tmp_path: Path) -> No
     assert Path(dashboard.__file__).name == "dashboard.py"
 
 
-def test_a_training_s_controller_gets_the_address_of_its_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And Ray Train still passes these variables on; its cleaner still asks without an address."""
-    from ray.train.v2._internal.execution.controller import placement_group_cleaner
-    from ray.train.v2.api import data_parallel_trainer
-
-    monkeypatch.setattr(
-        data_parallel_trainer, "get_env_vars_to_propagate", data_parallel_trainer.get_env_vars_to_propagate
-    )
-    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:1"))
-    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
-    for _ in range(2):
-        tell_trainings_their_ray()
-    found = data_parallel_trainer.get_env_vars_to_propagate()
-    assert found["RAY_ADDRESS"] == "127.0.0.1:1"
-    assert found["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] == "7"
-    assert "get_env_vars_to_propagate()" in inspect.getsource(data_parallel_trainer.DataParallelTrainer)
-    assert "address" not in inspect.getsource(placement_group_cleaner.PlacementGroupCleaner)
-
-
-def test_trainings_of_a_service_get_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever default Ray Train adds; and its cleaner's question has the address."""
+def test_workers_of_a_training_of_a_service_get_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the cleaner's question has the address."""
     from ray.train.v2._internal.execution.worker_group import worker_group
     from ray.train.v2._internal.state import util
-    from ray.train.v2.api import data_parallel_trainer
     from ray.util import state
 
-    for module in (data_parallel_trainer, worker_group):
-        monkeypatch.setattr(module, "get_env_vars_to_propagate", module.get_env_vars_to_propagate)
-        assert "get_env_vars_to_propagate()" in inspect.getsource(module)
+    monkeypatch.setattr(worker_group, "get_env_vars_to_propagate", worker_group.get_env_vars_to_propagate)
+    assert "get_env_vars_to_propagate()" in inspect.getsource(worker_group)
     monkeypatch.setattr(util, "get_actor", util.get_actor)
     monkeypatch.setattr(state, "get_actor", lambda *_, address, timeout: SimpleNamespace(state=address))
     monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
     let_trainings_use_started_workers("127.0.0.1:1")
-    for module in (data_parallel_trainer, worker_group):
-        variables = module.get_env_vars_to_propagate()
-        variables.setdefault("NAME", "value")
-        assert variables == {}
+    assert worker_group.get_env_vars_to_propagate() == {}
     assert util.get_actor("actor", timeout=1).state == "127.0.0.1:1"
     assert util.is_actor_alive("actor", 1)

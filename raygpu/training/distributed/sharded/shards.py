@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -78,8 +78,11 @@ class Shards:
 
     def _require_no_other_owner(self, earlier: Sequence[weakref.ref[nn.Parameter]]) -> None:
         """Raise ValueError if something still holds a parameter as it was, whole: what it reads would not train."""
-        gc.collect()
-        held = next((alive for each in earlier if (alive := each()) is not None), None)
+        held = next(_alive(earlier), None)
+        if held is not None:  # by a cycle, perhaps, which the collector takes the better part of a second to find
+            del held
+            gc.collect()
+            held = next(_alive(earlier), None)
         if held is not None:
             raise ValueError(
                 f"a parameter of shape {tuple(held.shape)} is held outside the modules of the model (a list, or an"
@@ -305,3 +308,7 @@ def _rows(count: int, world: int, rank: int) -> tuple[int, int]:
     size = -(-count // world)
     first = min(rank * size, count)
     return first, min(size, count - first)
+
+
+def _alive(parameters: Sequence[weakref.ref[nn.Parameter]]) -> Iterator[nn.Parameter]:
+    return (parameter for each in parameters if (parameter := each()) is not None)

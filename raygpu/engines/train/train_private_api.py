@@ -1,0 +1,81 @@
+"""Private API of Ray Train that raygpu uses. `tests/engines/train/test_train_private_api.py` tells when it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray._raylet import RAY_NODE_ID_KEY  # type: ignore[attr-defined]
+from ray.train.v2._internal import constants
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+
+
+class NoAutoscaler(FixedScalingPolicy):
+    """Ray Train's policy of a fixed number of workers, without the actor that asks an autoscaler for their nodes."""
+
+    def _maybe_send_resource_request(self) -> None: ...
+
+    def _send_resource_request(self) -> None: ...
+
+    def _cancel_resource_request(self) -> None: ...
+
+
+def with_own_controller(trainer: type, *, local: bool, started_workers: bool) -> type:
+    """Return a class of Ray Train's trainers whose training can be ended at any moment, and that starts fewer actors.
+
+    Each actor is a process that imports Ray Train and Ray Data, which takes two seconds of a core. Without Ray Data's
+    data sets none shares them out; in a local Ray, none asks the autoscaler for nodes, and none deletes the workers'
+    placement group when the controller dies, since Ray deletes it when the command ends.
+    local: whether Ray is the command's own. started_workers: whether the controller may be a worker that Ray has
+    started already, which environment variables of its own would prevent.
+    """
+    left_out = (DatasetsCallback, PlacementGroupCleanerCallback) if local else (DatasetsCallback,)
+
+    class WithOwnController(trainer):
+        """Ray Train's trainer. Its `fit` is called in a thread, and `end` by others."""
+
+        controller: Any = None
+        """Handle of the controller's actor; None before it is started."""
+
+        def end(self) -> bool:
+            """Kill the controller of a training that is under way, so that `fit` raises RayActorError at once; return
+            whether there is one."""
+            if self.controller is None:
+                return False
+            ray.kill(self.controller)
+            return True
+
+        def _create_default_callbacks(self) -> list[Any]:
+            return [each for each in super()._create_default_callbacks() if not isinstance(each, left_out)]
+
+        def _initialize_and_run_controller(self, **settings: Any) -> Any:
+            """As Ray Train's own, which keeps the handle for itself."""
+            if local:
+                settings["scaling_policy"] = NoAutoscaler(self.scaling_config)
+            context = ray.get_runtime_context()
+            started = ray.remote(TrainController).options(
+                num_cpus=0,
+                label_selector={RAY_NODE_ID_KEY: context.get_node_id()},
+                runtime_env={"env_vars": {} if started_workers else _variables(context.gcs_address)},
+            )
+            self.controller = started.remote(**settings)
+            ray.get(self.controller.run.remote())
+            return ray.get(self.controller.get_result.remote())
+
+    return WithOwnController
+
+
+def _variables(address: str) -> dict[str, str]:
+    """Return the variables of a controller: Ray Train's own, and the address of its Ray.
+
+    A controller's PlacementGroupCleaner asks without an address whether the controller is alive. Where several Rays run
+    on one machine it may ask another one, which does not know the controller, and ends a healthy training's workers.
+    """
+    name, value = (
+        constants.RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR,
+        constants.DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE,
+    )
+    return {name: value, **constants.get_env_vars_to_propagate(), "RAY_ADDRESS": address}
