@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from raygpu.records import trials_csv
 from tests.soak.audit import (
     EPOCH_METRICS,
     Finding,
@@ -41,10 +42,10 @@ class Sweep:
         for trial_id in TRIALS:
             self.trial(parent, trial_id)
         self.client.set_terminated(parent)
-        header = ["id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours"]
+        header = [*trials_csv.OWN]
         with (self.folder / "trials.csv").open("w", newline="") as file:
             csv.writer(file).writerow([*header, "lr"])
-            csv.writer(file).writerows([[name, "finished", 0.5, 3, 3, EPOCHS, 1.0, 0, "", LR] for name in TRIALS])
+            csv.writer(file).writerows([[name, "finished", 0.5, 0.7, 3, 3, EPOCHS, 1.0, 0, "", LR] for name in TRIALS])
         summary = {"num_trials": 2, "completed": 2, "diverged": 0, "stopped_early": 0, "failed": 0, "interrupted": 0}
         tracking = {"status": "finished", "undelivered": 0, "fault": None}
         (self.folder / "summary.json").write_text(json.dumps({**summary, "tracking": tracking}))

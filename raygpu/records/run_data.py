@@ -18,6 +18,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.sets_csv import SetRow
 from raygpu.records.timeline import TRAINING, RunTimeline
 from raygpu.records.trials_csv import TrialRow
+from raygpu.search.scoring import LOSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,7 @@ class RunData:
 
     def ranked(self) -> list[TrialRow]:
         """Return the trials with a finite score, the best first."""
-        scored = [row for row in self.trials if row.finite]
-        return sorted(scored, key=lambda row: (-1 if self.maximize else 1) * (row.score or 0.0))
+        return trials_csv.ranked(self.trials, maximize=self.maximize)
 
     def searched(self) -> list[TrialRow]:
         """Return what the search has chosen by, the best first: the trials, or the sets with their mean scores."""
@@ -156,16 +156,14 @@ class RunData:
 def _so_far(found: RunTimeline, config: Mapping[str, Any]) -> list[TrialRow]:
     """Return a row for each trial of a timeline, with the last score; the timeline does not tell of early stops."""
     metric = config.get("metric", "")
+    names = {metric, f"validation/{metric}"}
     ends = {trial: stay.end for stay in found.occupancies for trial in stay.trial_ids}
     status = {"complete": "finished", "error": "failed"}
     rows = []
     for trial, curve in found.curves.items():
-        scores = [
-            values[name]
-            for _, values in sorted(curve.items())
-            for name in (metric, f"validation/{metric}")
-            if name in values
-        ]
+        newest_first = (values for _, values in sorted(curve.items(), reverse=True))
+        scored = next((values for values in newest_first if names & values.keys()), {})
+        score = scored.get(metric, scored.get(f"validation/{metric}"))
         so_far = status.get(ends.get(trial, ""), "under way")
-        rows.append(TrialRow(trial, so_far, scores[-1] if scores else None, max(curve), None, None, {}))
+        rows.append(TrialRow(trial, so_far, score, max(curve), None, None, {}, scored.get(LOSS)))
     return [] if TRAINING in found.curves else rows

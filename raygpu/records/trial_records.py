@@ -22,7 +22,7 @@ from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.records.sweep_pace import SweepPace
 from raygpu.search.objectives import front
 from raygpu.search.repeats import Repetition
-from raygpu.search.scoring import Scoring
+from raygpu.search.scoring import BestEpoch, Scoring, rank
 from raygpu.search.trial_record import Change, Status, TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
@@ -122,12 +122,12 @@ class Records:
         trial_id: str,
         results: Iterable[EpochResult],
         gpu_index: int | None,
-        best: tuple[float, int] | None = None,
+        best: BestEpoch | None = None,
     ) -> list[EpochResult]:
         """Take in epochs; return the new ones (a trial that goes on from a checkpoint repeats some).
 
-        best: the trial's best score and its epoch, as known to the worker, which has kept its parameters. A trial that
-        repeats epochs after a loss may have another one than before.
+        best: the trial's best epoch, as known to the worker, which has kept its parameters. A trial that repeats epochs
+        after a loss may have another one than before.
         """
         with self._lock:
             record = self.by_id[trial_id]
@@ -156,7 +156,7 @@ class Records:
                     rate = result.samples_per_s  # a function's or script's own
                     record.samples_per_s = rate if rate is not None and math.isfinite(rate) else None
             if best is not None:
-                record.scores.best, record.scores.best_epoch = best
+                record.scores.best, record.scores.best_epoch, record.scores.best_loss = best
             record.score = record.scores.score(self.scoring)
             return new
 
@@ -319,10 +319,10 @@ class Records:
         curve = self._curves.get(record.trial.trial_id)
         return curve.points() if curve is not None else []
 
-    def _rank(self, record: TrialRecord) -> tuple[bool, float, str]:
+    def _rank(self, record: TrialRecord) -> tuple[bool, float, float, str]:
         """Return the key that sorts trials with a score, the best first, and diverged ones last."""
-        score = record.score or 0.0
-        return record.diverged, -score if self.scoring.maximize else score, record.trial.trial_id
+        own = rank(record.score or 0.0, record.validation_loss, maximize=self.scoring.maximize)
+        return record.diverged, *own, record.trial.trial_id
 
     def _rate(self, gpu_index: int) -> float | None:
         """Return the sum of the latest throughputs of the trials that run on a GPU; None without any.

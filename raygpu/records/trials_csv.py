@@ -12,11 +12,14 @@ from typing import Any
 from raygpu.config import literal
 from raygpu.errors import BadInput
 from raygpu.records.json_files import rounded
+from raygpu.search.scoring import rank
 from raygpu.search.trial_record import TrialRecord
 
 OF_SET = ("set", "repeat", "fold")
 """Columns of a sweep whose sets of hyper-parameters are trained several times."""
-OWN = ("id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours")
+LOSS = "validation_loss"
+"""Column of the validation loss at the epoch of the score, which ranks trials with equal scores."""
+OWN = ("id", "status", "score", LOSS, "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours")
 """Columns before those of the hyper-parameters."""
 LAST = "last."
 """Prefix of a hyper-parameter's last value, where a population has changed it."""
@@ -39,6 +42,8 @@ class TrialRow:
     gpu: int | None
     hyperparameters: Mapping[str, Any]
     """By name, without those that the trial does not have."""
+    validation_loss: float | None = None
+    """Validation loss at the epoch of the score."""
 
     @property
     def finite(self) -> bool:
@@ -58,7 +63,7 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
         writer = csv.writer(file)
         writer.writerow(header)
         for r in records:
-            row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
+            row = [r.trial.trial_id, status(r), r.score, r.validation_loss, r.score_epoch, r.best_epoch, r.epochs]
             row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
             if repeated:
                 numbers = [None if number is None else number + 1 for number in (r.trial.repeat, r.trial.fold)]
@@ -84,6 +89,14 @@ def read(path: Path) -> list[TrialRow]:
             raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
 
 
+def ranked(rows: Iterable[TrialRow], *, maximize: bool) -> list[TrialRow]:
+    """Return the trials with a finite score, the best first; equal ones as the sweep has ranked them."""
+    finite = [row for row in rows if row.finite]
+    return sorted(
+        finite, key=lambda row: (*rank(row.score or 0.0, row.validation_loss, maximize=maximize), row.trial_id)
+    )
+
+
 def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
     return TrialRow(
         trial_id=row["id"],
@@ -93,6 +106,7 @@ def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
         samples_per_s=float(row["samples_per_s"]) if row["samples_per_s"] else None,
         gpu=int(row["gpu"]) if row["gpu"] else None,
         hyperparameters=space_values(row, own),
+        validation_loss=float(row[LOSS]) if row.get(LOSS) else None,  # an earlier version's file has none
     )
 
 

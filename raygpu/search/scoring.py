@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from raygpu.errors import UnknownMetric
 from raygpu.search.trials import EpochResult
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 ScoreRule = Literal["last", "best"]
 """The epoch whose metric is a trial's score."""
+LOSS = "validation/loss"
+"""Metric that ranks trials whose scores are equal, as accuracies on a few hundred samples often are."""
+LOSS_DIGITS = 6
+"""Significant digits of that loss: rounding errors, which differ between modes, decide nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,15 @@ class Scoring:
         return other is None or (one > other if self.maximize else one < other)
 
 
+class BestEpoch(NamedTuple):
+    """A trial's best epoch so far."""
+
+    score: float
+    epoch: int
+    loss: float | None
+    """Validation loss; None where it is not finite or not reported."""
+
+
 @dataclass(slots=True)
 class TrialScores:
     """A trial's scores so far. Epochs arrive in order."""
@@ -98,6 +111,10 @@ class TrialScores:
     """First epoch with the best score."""
     last_epoch: int | None = None
     """Epoch of the last score."""
+    last_loss: float | None = None
+    """Validation loss at the epoch of the last score; None where it is not finite or not reported."""
+    best_loss: float | None = None
+    """The same at the epoch of the best score."""
 
     def take(self, scoring: Scoring, result: EpochResult) -> bool:
         """Take in an epoch; return whether it is the best so far. Raises UnknownMetric for a first report without the
@@ -109,18 +126,35 @@ class TrialScores:
             return False
         if self.last is None:
             scoring.require_further(result.metrics)
-        self.last, self.last_epoch = score, result.epoch
+        self.last, self.last_epoch, self.last_loss = score, result.epoch, _loss(result.metrics)
         if not scoring.better(score, self.best):
             return False
-        self.best, self.best_epoch = score, result.epoch
+        self.best, self.best_epoch, self.best_loss = self.last, self.last_epoch, self.last_loss
         return True
 
     @property
-    def found(self) -> tuple[float, int] | None:
-        """Best score and its epoch; None without a finite score."""
-        return None if self.best is None or self.best_epoch is None else (self.best, self.best_epoch)
+    def found(self) -> BestEpoch | None:
+        """The best epoch; None without a finite score."""
+        if self.best is None or self.best_epoch is None:
+            return None
+        return BestEpoch(self.best, self.best_epoch, self.best_loss)
 
     def score(self, scoring: Scoring) -> float | None:
         """Return the trial's score by the sweep's rule; infinite, on the worse side, if it has diverged."""
         diverged = self.last is not None and not math.isfinite(self.last)
         return self.last if scoring.score_rule == "last" or diverged else self.best
+
+    def loss(self, score_rule: ScoreRule) -> float | None:
+        """Return the validation loss at the epoch of the trial's score; None where it is not finite or not reported."""
+        return self.last_loss if score_rule == "last" else self.best_loss
+
+
+def rank(score: float, loss: float | None, *, maximize: bool) -> tuple[float, float]:
+    """Return a trial's key, which sorts the best first: by its score and, where scores are equal, by its validation
+    loss."""
+    return -score if maximize else score, math.inf if loss is None else loss
+
+
+def _loss(metrics: Mapping[str, float]) -> float | None:
+    loss = metrics.get(LOSS, math.nan)
+    return float(f"{loss:.{LOSS_DIGITS}g}") if math.isfinite(loss) else None

@@ -83,6 +83,11 @@ class TrialRecord:
         return self.best_epoch if self.score_rule == "best" and not self.diverged else self.scores.last_epoch
 
     @property
+    def validation_loss(self) -> float | None:
+        """Validation loss at the epoch of the trial's score; None where it is not finite or not reported."""
+        return self.scores.loss(self.score_rule)
+
+    @property
     def is_complete(self) -> bool:
         """Whether the trial has finished or was stopped early."""
         return self.status in ("finished", "stopped")

@@ -48,6 +48,5 @@ def _ranked(folder: RunDirectory, *, maximize: bool) -> list[tuple[str, Mapping[
     times."""
     if sets := sets_csv.read(folder.sets_csv):
         return [(row.set_id, row.hyperparameters) for row in sets if row.score is not None]
-    rows = [row for row in trials_csv.read(folder.trials_csv) if row.finite]
-    rows.sort(key=lambda row: ((-1 if maximize else 1) * (row.score or 0.0), row.trial_id))
+    rows = trials_csv.ranked(trials_csv.read(folder.trials_csv), maximize=maximize)
     return [(row.trial_id, row.hyperparameters) for row in rows]

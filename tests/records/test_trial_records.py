@@ -7,7 +7,7 @@ import pytest
 
 from raygpu.records.device import Device
 from raygpu.records.trial_records import Records
-from raygpu.search.scoring import Scoring
+from raygpu.search.scoring import BestEpoch, Scoring
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
@@ -70,8 +70,20 @@ def test_the_best_epoch_scores_a_trial_where_that_is_wanted() -> None:
     assert (record.score, record.best_epoch, record.score_epoch, record.epochs) == (0.8, 2, 2, 3)
     # Its worker is lost; what repeats the epochs from a checkpoint has other parameters, and tells so.
     kept.start(trial(0))
-    kept.add("t0000", [result(2, 0.7), result(3, 0.75)], 0, (0.75, 3))
-    assert (record.score, record.best_epoch) == (0.75, 3)
+    kept.add("t0000", [result(2, 0.7), result(3, 0.75)], 0, BestEpoch(0.75, 3, 0.4))
+    assert (record.score, record.best_epoch, record.validation_loss) == (0.75, 3, 0.4)
+
+
+def test_equal_scores_are_ranked_by_the_validation_loss_at_their_epoch() -> None:
+    losses = [[0.1, 0.5], [0.2, 0.3], [0.15, None]]
+    for which, order in (("last", ["t0001", "t0000", "t0002"]), ("best", ["t0000", "t0002", "t0001"])):
+        kept = Records(3, Scoring("accuracy", True, which), DEVICES, epochs=2)  # type: ignore[arg-type]
+        for index, values in enumerate(losses):
+            kept.start(trial(index))
+            for epoch, loss in enumerate(values, 1):
+                more = {} if loss is None else {"validation/loss": loss}
+                kept.add(f"t000{index}", [EpochResult(epoch, {"accuracy": 0.9, **more})], 0)
+        assert [record.trial.trial_id for record in kept.ranked()] == order, which
 
 
 def test_a_rate_that_is_no_number_is_none() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from raygpu.errors import BadInput
-from raygpu.records.trials_csv import read, write
+from raygpu.records.trials_csv import ranked, read, write
+from raygpu.search.scoring import TrialScores
 from tests.report_cases import record
 
 
@@ -25,6 +26,17 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert first.finite
     assert (second.status, second.score, second.finite) == ("diverged", -math.inf, False)
     assert (third.score, third.finite, third.hyperparameters) == (None, False, {"lr": 0.25})
+
+
+def test_equal_scores_are_ranked_by_the_validation_loss(tmp_path: Path) -> None:
+    trials = [record(0, 0.75), record(1, 0.75), record(2, 0.5), record(3, 0.75)]
+    for each, loss in zip(trials, (0.4, 0.2, 0.1, None), strict=True):
+        each.scores = TrialScores(last=each.score, last_loss=loss)
+    write(tmp_path / "trials.csv", trials)
+    rows = read(tmp_path / "trials.csv")
+    assert [row.validation_loss for row in rows] == [0.4, 0.2, 0.1, None]
+    assert [row.trial_id for row in ranked(rows, maximize=True)] == ["t0001", "t0000", "t0003", "t0002"]
+    assert [row.trial_id for row in ranked(rows, maximize=False)][:2] == ["t0002", "t0001"]
 
 
 def test_no_file_has_no_rows(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_diverged_trial_has_the_worst_score_either_way() -> None:
     for scoring in (ACCURACY, Scoring("accuracy", True, "best")):
         found = scores_of(scoring, 0.9, math.nan)
         assert found.score(scoring) == -math.inf
-        assert found.found == (0.9, 1)
+        assert found.found == (0.9, 1, None)
 
 
 def test_without_the_metric_there_is_no_score() -> None:

@@ -21,7 +21,7 @@ COUNTS = {"finished": "completed", "diverged": "diverged", "stopped": "stopped_e
 """Count of trials in `summary.json`, by their status in `trials.csv`."""
 LEFT_FILES = ("undelivered.jsonl", "refused.jsonl", "undelivered.damaged.jsonl")
 """Files of writes that have not reached MLflow."""
-TRIALS_COLUMNS = 9
+TRIALS_COLUMNS = 10
 """Columns of `trials.csv` before the hyper-parameters."""
 
 

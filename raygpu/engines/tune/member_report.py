@@ -6,6 +6,7 @@ import traceback
 from dataclasses import dataclass, field
 
 from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.search.scoring import BestEpoch
 from raygpu.search.trial_record import Change, Status
 from raygpu.search.trials import EpochResult
 from raygpu.training.base import NotAsAlone
@@ -20,8 +21,8 @@ class MemberReport:
     status: Status | None = None
     """Final status; None while the member is under way."""
     reason: str | None = None
-    best: tuple[float, int] | None = None
-    """Best score of the member and its epoch; None if the last epoch counts."""
+    best: BestEpoch | None = None
+    """Best epoch of the member; None if the last epoch counts."""
     changes: list[Change] = field(default_factory=list)
     """Changes of the member's parameters and values, in a population."""
 

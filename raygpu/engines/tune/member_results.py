@@ -12,7 +12,7 @@ from typing import Any
 
 from raygpu.records import scratch
 from raygpu.records.run_directory import SCORE
-from raygpu.search.scoring import Scoring, TrialScores
+from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, rank
 from raygpu.search.trials import EpochResult
 from raygpu.training.base import ModelArray
 
@@ -36,7 +36,7 @@ class MemberResults:
         self.scoring = scoring
         self.keep_all = keep_all
         self.scores = {name: TrialScores() for name in names}
-        self.best: tuple[float, str] | None = None
+        self.best: tuple[float, float, str] | None = None
         """Rank and id of the best ended member, whose parameters are kept."""
         self.folder = Path(tempfile.mkdtemp(prefix="kept-", dir=scratch.home()))
 
@@ -60,8 +60,8 @@ class MemberResults:
             shutil.rmtree(self.folder / name, ignore_errors=True)
             return
         if not self.keep_all:
-            if self.best is not None and self.best[1] != name:
-                shutil.rmtree(self.folder / self.best[1], ignore_errors=True)
+            if self.best is not None and self.best[-1] != name:
+                shutil.rmtree(self.folder / self.best[-1], ignore_errors=True)
             self.best = self.rank(name)
         if not (self.folder / name).exists():  # those of its best epoch are there already
             self._write(name, array)
@@ -75,8 +75,8 @@ class MemberResults:
         """Return the ids of the members whose parameters are kept."""
         return sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
 
-    def best_of(self, name: str) -> tuple[float, int] | None:
-        """Return a member's best score and its epoch; None if the last epoch counts, or there is no score."""
+    def best_of(self, name: str) -> BestEpoch | None:
+        """Return a member's best epoch; None if the last epoch counts, or there is no score."""
         return self.scores[name].found if self.scoring.score_rule == "best" else None
 
     def last(self, name: str) -> float:
@@ -123,8 +123,9 @@ class MemberResults:
         (self.folder / name).mkdir()
         array.save_member(name, self.folder / name)
 
-    def rank(self, name: str) -> tuple[float, str]:
+    def rank(self, name: str) -> tuple[float, float, str]:
         """Return a sort key for a member's score: smaller is better."""
-        score = self.scores[name].score(self.scoring)
+        scores = self.scores[name]
+        score = scores.score(self.scoring)
         assert score is not None
-        return (-finite(score) if self.scoring.maximize else finite(score)), name
+        return *rank(finite(score), scores.loss(self.scoring.score_rule), maximize=self.scoring.maximize), name

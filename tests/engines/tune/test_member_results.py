@@ -52,8 +52,20 @@ def test_the_best_member_s_best_epoch_stays() -> None:
     found.end("a", "b", "c")
     assert found.left() == {"b": 1}
     assert json.loads((found.kept.folder / "b" / SCORE).read_text()) == {"epoch": 1, "score": 0.9}
-    assert found.kept.best_of("a") == (0.8, 2)
+    assert found.kept.best_of("a") == (0.8, 2, None)
     assert found.kept.last("a") == 0.7, "stopping rules compare the current epoch"
+
+
+def test_of_equal_scores_the_lower_validation_loss_is_kept() -> None:
+    for score_rule in ("last", "best"):
+        found = array(score_rule)
+        found.epoch = 1
+        for name, loss in (("a", 0.5), ("b", 0.3), ("c", 0.30000001)):
+            result = EpochResult(1, {"accuracy": 0.9, "validation/loss": loss})
+            found.kept.take(name, result, found)  # type: ignore[arg-type]
+        found.end("a", "b", "c")
+        assert found.left() == {"b": 1}, "to six digits b and c are equal: the first of them"
+        assert found.kept.rank("b") == (-0.9, 0.3, "b")
 
 
 def test_by_the_last_epoch_parameters_are_written_once() -> None:
@@ -104,7 +116,7 @@ def test_all_are_kept_where_that_is_wanted_and_a_checkpoint_brings_them_back(tmp
     again.train(a=0.7)
     again.end("a")
     assert again.left() == {"a": 2, "b": 1}
-    assert again.kept.best_of("a") == (0.8, 2)
+    assert again.kept.best_of("a") == (0.8, 2, None)
     again.kept.close()
     assert not again.kept.folder.exists()
 
