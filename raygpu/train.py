@@ -78,6 +78,8 @@ def run(
     if local is not None:
         require_layout(config, source.kind, local, simulated=simulated)
     with ray_starting(config, prepared.gpus, source_folder, console, apart=False, wanted=not dry_run) as starting:
+        if starting is not None:
+            starting.trains(source)
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
         console.lines(found.notes)
         stages.end("data")

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fractions import Fraction
@@ -32,14 +32,26 @@ ENGINES = {
     "balance": "raygpu.engines.profiling.short_trainings",
 }
 """Module of each command's engine, imported while Ray's processes start."""
-TRAINABLE = "raygpu.engines.tune.trainable"
-WORKER_MODULES = {
-    "torch": ("raygpu.training.torch.solo", TRAINABLE),
-    "keras": ("raygpu.training.keras.solo", TRAINABLE),
-    "function": (TRAINABLE,),
-    "command": (TRAINABLE,),
+TRAINABLE, CONTROLLER = "raygpu.engines.tune.trainable", "ray.train.v2._internal.execution.controller"
+WORKER_MODULES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "sweep": {
+        "torch": ("raygpu.training.torch.solo", TRAINABLE),
+        "keras": ("raygpu.training.keras.solo", TRAINABLE),
+        "function": (TRAINABLE,),
+        "command": (TRAINABLE,),
+    },
+    "train": {
+        "torch": (
+            CONTROLLER,
+            "ray.train.torch",
+            "raygpu.engines.train.worker",
+            "raygpu.training.distributed.torch_ranks",
+        ),
+        "keras": (CONTROLLER,),  # TensorFlow would hold up the controller
+        "function": (CONTROLLER, "raygpu.engines.train.worker"),
+    },
 }
-"""Modules that a sweep's worker imports before its first trial, by the kind of the experiment."""
+"""Modules that the first workers of a command import before they are asked for, by the kind of the experiment."""
 FUSED_MODULES = ("raygpu.training.fused.model_array", "torch._decomp")
 """Modules of a worker whose trials may be fused; the second one is imported at a loss' first call under vmap."""
 
@@ -59,13 +71,13 @@ class RayStart(Generic[AnyConfig]):
         self._preload = preload
 
     def trains(self, source: Source) -> None:
-        """Let a sweep's first workers import what the experiment's trainings need, while others plan."""
+        """Let the first workers import what the experiment's trainings need, while others plan."""
         if self._preload is None:
             return
         from raygpu.training.base import thread_environment
 
         may_fuse: bool = source.kind == "torch" and self._may_fuse
-        modules = [*WORKER_MODULES[source.kind], *(FUSED_MODULES if may_fuse else ())]
+        modules = [*WORKER_MODULES[self.config.COMMAND][source.kind], *(FUSED_MODULES if may_fuse else ())]
         own = thread_environment(1, yielding=may_fuse)
         # The number of threads is set again for each training; whether they yield is read once, by torch's import.
         self._preload.announce(modules, {"OMP_WAIT_POLICY": own["OMP_WAIT_POLICY"]} if may_fuse else {})
@@ -123,8 +135,8 @@ def _starting(
     section, job = config.cluster, f"{config.COMMAND} {config.name}"
     nodes = host.nodes(gpus, apart=apart) if section.is_local else []
     ray_environment.prepare(local=len(nodes) == 1)
-    may_preload = service is None and len(nodes) == 1 and config.COMMAND == "sweep"
-    preload = _preload(len(gpus), nodes[0].num_cpus) if may_preload else None
+    may_preload = service is None and len(nodes) == 1 and config.COMMAND in WORKER_MODULES
+    preload = _preload(config.COMMAND, len(gpus), int(nodes[0].num_cpus)) if may_preload else None
     given_up = Event()
 
     def start() -> Cluster:
@@ -165,11 +177,16 @@ def _starting(
                 starting.result().close()
 
 
-def _preload(num_gpus: int, num_cpus: float) -> Preload:
-    """Return the imports of a sweep's first workers: one for each GPU, and no more than half of the CPUs import."""
+def _preload(command: str, num_gpus: int, num_cpus: int) -> Preload:
+    """Return the imports of a command's first workers: one for each GPU.
+
+    Of a sweep, no more than half of the CPUs import. A training, whose controller needs one more, waits for all.
+    """
     from raygpu.engines.cluster.preload import Preload
 
-    return Preload(workers=max(1, min(num_gpus, int(num_cpus) // 2)))
+    if command == "train":
+        return Preload(workers=min(max(1, num_gpus) + 1, num_cpus))
+    return Preload(workers=max(1, min(num_gpus, num_cpus // 2)))
 
 
 def _import_engine(command: str) -> None:

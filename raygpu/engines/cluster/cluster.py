@@ -58,8 +58,6 @@ class Cluster:
     local: bool
     source_folder: Path | None = None
     """Source folder that was sent to the nodes; None where they see this machine's files."""
-    has_started_workers: bool = False
-    """Whether Ray keeps started workers for the run, so that a new process would only cost time."""
     _probes: dict[str, Any] = field(default_factory=dict)
     _resources: list[str | None] = field(default_factory=list)
     """Ray's name for the type of each node's GPUs, a resource of that node; None where it has no such name."""

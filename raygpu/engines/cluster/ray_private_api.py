@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,6 @@ def bind_to_loopback(wanted: bool) -> None:
     """Make the next Ray of this process listen on 127.0.0.1 alone, or on all addresses: Ray reads its environment
     variable only once, at its import."""
     ray_constants.ENABLE_RAY_CLUSTER = not wanted
-
-
-def let_trainings_use_started_workers(address: str) -> None:
-    """Let the workers of Ray Train, which a controller in this process starts, be workers that Ray has started already.
-
-    Ray Train gives them environment variables of this process, so Ray starts new processes for them. A service's
-    workers have the variables of this process anyway. address: of their Ray, which a PlacementGroupCleaner in this
-    process asks without one.
-    """
-    from ray.train.v2._internal.execution.worker_group import worker_group
-    from ray.train.v2._internal.state import util
-    from ray.util import state
-
-    worker_group.get_env_vars_to_propagate = dict
-    util.get_actor = partial(state.get_actor, address=address)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import ray.train
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raygpu.devices import disk
-from raygpu.engines.cluster import ray_files
+from raygpu.engines.cluster import preload, ray_files
 from raygpu.engines.cluster.cluster import Cluster, head_answers, require_head
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.engines.train import run_state
@@ -144,7 +144,7 @@ class ProductionRun:
         self._setup = setup
         self.ended: TrainingOutcome | None = None
         """Result of the training; None until the iteration is over."""
-        self.mailbox = pinned(setup.mailbox).remote()
+        self.mailbox = pinned(setup.mailbox, runtime_env=preload.WITHOUT).remote()
         """Handle of the actor that takes the workers' reports."""
         self._stopping = False
         self._path = setup.folder.path
@@ -240,8 +240,7 @@ def _trainer(setup: ProductionSetup, mailbox: Any) -> Any:
     """Return Ray Train's trainer for a run. mailbox: actor that takes the workers' reports."""
     placing, (path, file_system) = setup.placing, setup.folder.for_ray()
     trainer, options = _trainer_class(setup.task.source.kind, placing.backend, local=setup.cluster.local)
-    own = with_own_controller(trainer, local=setup.cluster.local, started_workers=setup.cluster.has_started_workers)
-    return own(
+    return with_own_controller(trainer, local=setup.cluster.local)(
         setup.work,
         train_loop_config={"task": setup.task, "mailbox": mailbox, "splits": ray.put(setup.splits)},
         scaling_config=ray.train.ScalingConfig(

@@ -11,10 +11,20 @@ from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+from ray.train.v2._internal.execution.worker_group import worker_group
 
 
-class NoAutoscaler(FixedScalingPolicy):
-    """Ray Train's policy of a fixed number of workers, without the actor that asks an autoscaler for their nodes."""
+class LocalPolicy(FixedScalingPolicy):
+    """Ray Train's policy of a fixed number of workers, in a Ray of this machine.
+
+    It starts no actor that asks an autoscaler for their nodes. The workers may be processes that Ray has started
+    already: they have the command's environment anyway, and Ray starts new ones where it is to give them variables.
+    """
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Called in the controller, before there are workers."""
+        worker_group.get_env_vars_to_propagate = dict
+        super().after_controller_start(train_run_context)
 
     def _maybe_send_resource_request(self) -> None: ...
 
@@ -23,14 +33,14 @@ class NoAutoscaler(FixedScalingPolicy):
     def _cancel_resource_request(self) -> None: ...
 
 
-def with_own_controller(trainer: type, *, local: bool, started_workers: bool) -> type:
+def with_own_controller(trainer: type, *, local: bool) -> type:
     """Return a class of Ray Train's trainers whose training can be ended at any moment, and that starts fewer actors.
 
     Each actor is a process that imports Ray Train and Ray Data, which takes two seconds of a core. Without Ray Data's
     data sets none shares them out; in a local Ray, none asks the autoscaler for nodes, and none deletes the workers'
-    placement group when the controller dies, since Ray deletes it when the command ends.
-    local: whether Ray is the command's own. started_workers: whether the controller may be a worker that Ray has
-    started already, which environment variables of its own would prevent.
+    placement group when the controller dies, since Ray deletes it when the command ends. There, the controller may also
+    be a process that Ray has started already, as the workers of `LocalPolicy`.
+    local: whether Ray is the command's own, or that of this machine's service.
     """
     left_out = (DatasetsCallback, PlacementGroupCleanerCallback) if local else (DatasetsCallback,)
 
@@ -54,12 +64,12 @@ def with_own_controller(trainer: type, *, local: bool, started_workers: bool) ->
         def _initialize_and_run_controller(self, **settings: Any) -> Any:
             """As Ray Train's own, which keeps the handle for itself."""
             if local:
-                settings["scaling_policy"] = NoAutoscaler(self.scaling_config)
+                settings["scaling_policy"] = LocalPolicy(self.scaling_config)
             context = ray.get_runtime_context()
             started = ray.remote(TrainController).options(
                 num_cpus=0,
                 label_selector={RAY_NODE_ID_KEY: context.get_node_id()},
-                runtime_env={"env_vars": {} if started_workers else _variables(context.gcs_address)},
+                runtime_env={"env_vars": {} if local else _variables(context.gcs_address)},
             )
             self.controller = started.remote(**settings)
             ray.get(self.controller.run.remote())
@@ -69,13 +79,9 @@ def with_own_controller(trainer: type, *, local: bool, started_workers: bool) ->
 
 
 def _variables(address: str) -> dict[str, str]:
-    """Return the variables of a controller: Ray Train's own, and the address of its Ray.
+    """Return the variables of a controller on a cluster: Ray Train's own, and the address of its Ray.
 
     A controller's PlacementGroupCleaner asks without an address whether the controller is alive. Where several Rays run
     on one machine it may ask another one, which does not know the controller, and ends a healthy training's workers.
     """
-    name, value = (
-        constants.RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR,
-        constants.DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE,
-    )
-    return {name: value, **constants.get_env_vars_to_propagate(), "RAY_ADDRESS": address}
+    return {**constants.get_env_vars_to_propagate(), "RAY_ADDRESS": address}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
 from ray._private import services
 from ray.dashboard import dashboard
 
 from raygpu.engines.cluster.ray_private_api import (
-    let_trainings_use_started_workers,
     own_process_groups,
 )
 
@@ -38,20 +34,3 @@ def test_ray_s_dashboard_has_its_temporary_files_elsewhere(tmp_path: Path) -> No
         started.process.wait()
         assert said.read_text() == expected
     assert Path(dashboard.__file__).name == "dashboard.py"
-
-
-def test_workers_of_a_training_of_a_service_get_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the cleaner's question has the address."""
-    from ray.train.v2._internal.execution.worker_group import worker_group
-    from ray.train.v2._internal.state import util
-    from ray.util import state
-
-    monkeypatch.setattr(worker_group, "get_env_vars_to_propagate", worker_group.get_env_vars_to_propagate)
-    assert "get_env_vars_to_propagate()" in inspect.getsource(worker_group)
-    monkeypatch.setattr(util, "get_actor", util.get_actor)
-    monkeypatch.setattr(state, "get_actor", lambda *_, address, timeout: SimpleNamespace(state=address))
-    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
-    let_trainings_use_started_workers("127.0.0.1:1")
-    assert worker_group.get_env_vars_to_propagate() == {}
-    assert util.get_actor("actor", timeout=1).state == "127.0.0.1:1"
-    assert util.is_actor_alive("actor", 1)

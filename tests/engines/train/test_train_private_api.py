@@ -10,13 +10,14 @@ from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.controller import placement_group_cleaner
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy, ScalingPolicy
+from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from raygpu.engines.train.train_private_api import NoAutoscaler, _variables, with_own_controller
+from raygpu.engines.train.train_private_api import LocalPolicy, _variables, with_own_controller
 
 
-def test_a_controller_gets_the_address_of_its_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And Ray Train still passes these variables on; its cleaner still asks without an address."""
+def test_a_controller_on_a_cluster_gets_the_address_of_its_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And Ray Train's variables; its cleaner still asks without an address."""
     monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
     found = _variables("127.0.0.1:1")
     assert found["RAY_ADDRESS"] == "127.0.0.1:1"
@@ -24,9 +25,19 @@ def test_a_controller_gets_the_address_of_its_ray(monkeypatch: pytest.MonkeyPatc
     assert "address" not in inspect.getsource(placement_group_cleaner.PlacementGroupCleaner)
 
 
+def test_workers_of_a_local_training_get_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they may be processes that Ray has started already."""
+    monkeypatch.setattr(worker_group, "get_env_vars_to_propagate", worker_group.get_env_vars_to_propagate)
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
+    monkeypatch.setattr(FixedScalingPolicy, "after_controller_start", lambda *_: None)
+    LocalPolicy(ScalingConfig(num_workers=2)).after_controller_start(None)
+    assert worker_group.get_env_vars_to_propagate() == {}
+    assert "merged_env_vars = get_env_vars_to_propagate()" in inspect.getsource(worker_group)
+
+
 @pytest.mark.parametrize(("local", "cleans"), [(True, False), (False, True)])
 def test_a_controller_starts_no_actor_without_work(local: bool, cleans: bool) -> None:
-    own = with_own_controller(DataParallelTrainer, local=local, started_workers=False)
+    own = with_own_controller(DataParallelTrainer, local=local)
     kept = [type(each) for each in own(print)._create_default_callbacks()]
     every = [type(each) for each in DataParallelTrainer(print)._create_default_callbacks()]
     assert {DatasetsCallback, PlacementGroupCleanerCallback} < set(every)
@@ -34,7 +45,7 @@ def test_a_controller_starts_no_actor_without_work(local: bool, cleans: bool) ->
 
 
 def test_no_autoscaler_is_asked() -> None:
-    policy = NoAutoscaler(ScalingConfig(num_workers=2))
+    policy = LocalPolicy(ScalingConfig(num_workers=2))
     policy._maybe_send_resource_request()
     policy._send_resource_request()
     policy._cancel_resource_request()
@@ -46,7 +57,7 @@ def test_no_autoscaler_is_asked() -> None:
 
 def test_a_training_is_ended_by_its_controller() -> None:
     """What is done here is what Ray Train does itself."""
-    own = with_own_controller(DataParallelTrainer, local=True, started_workers=False)(print)
+    own = with_own_controller(DataParallelTrainer, local=True)(print)
     assert not own.end(), "it has not begun"
     theirs = inspect.getsource(DataParallelTrainer._initialize_and_run_controller)
     for line in (

@@ -62,8 +62,7 @@ class Lease:
         with ray_environment.variable(leftovers.VARIABLE, self.mark):
             command_environment.write(self._environment)
         config = named_job(job)
-        hook = command_environment.TakenOver(str(self._environment), self._ray["gcs_address"])
-        run_before_first_task(config, hook)
+        run_before_first_task(config, command_environment.TakenOver(str(self._environment)))
         try:
             ray.init(
                 address=self._ray["gcs_address"], job_config=config, log_to_driver=False, logging_level=logging.ERROR
@@ -80,7 +79,6 @@ class Lease:
             nodes,
             self._ray["dashboard"],
             True,
-            has_started_workers=True,
             _resources=_resources(nodes),
             mark=self.mark,
             give_back=self.close,

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.engines.cluster.ray_private_api import let_trainings_use_started_workers
 from raygpu.engines.cluster.service.fingerprint import AT_START
 from raygpu.engines.cluster.service.folder import write_private
 
@@ -35,8 +34,6 @@ class TakenOver:
     """The environment of a command in a file; Ray calls `_apply` in each worker before the first task of the job."""
 
     file: str
-    address: str
-    """Address of the service's Ray."""
 
     def _apply(self) -> None:
         """Take the environment over. Raises OSError if the command has ended already."""
@@ -47,7 +44,6 @@ class TakenOver:
             del os.environ[name]
         os.umask(found["umask"])
         os.chdir(found["folder"])
-        let_trainings_use_started_workers(self.address)
         tempfile.tempdir = None  # which was taken from the variables
         time.tzset()
 

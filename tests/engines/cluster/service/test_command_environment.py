@@ -35,7 +35,7 @@ def test_a_process_takes_over_folder_umask_and_variables(tmp_path: Path, monkeyp
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     script = "import os, tempfile, sys\ntempfile.gettempdir()\n"
     script += "from raygpu.engines.cluster.service.command_environment import TakenOver\n"
-    script += f"TakenOver({str(file)!r}, '127.0.0.1:1')._apply()\n"
+    script += f"TakenOver({str(file)!r})._apply()\n"
     script += "print(os.environ['NEW_HERE'], os.getcwd(), tempfile.gettempdir(), oct(os.umask(0)))"
     monkeypatch.delenv("NEW_HERE")
     monkeypatch.delenv("TMPDIR")
@@ -45,7 +45,7 @@ def test_a_process_takes_over_folder_umask_and_variables(tmp_path: Path, monkeyp
 
 def test_a_command_that_has_ended_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="none"):
-        TakenOver(str(tmp_path / "none"), "")._apply()
+        TakenOver(str(tmp_path / "none"))._apply()
 
 
 def test_the_environment_of_a_process_that_has_ended_is_empty() -> None:
