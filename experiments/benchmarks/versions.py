@@ -3,8 +3,8 @@
     git worktree add ../before COMMIT
     python -m experiments.benchmarks.versions ../before [--rounds 7] [--runs process,fused]
 
-Both use this environment's packages and stores of their own. A round runs each command with both checkouts, one after the
-other, and every second round runs backwards. The ratios are medians of the rounds' own ratios, this checkout's wall
+Both use this environment's packages and stores of their own. A round runs each command with both checkouts, one after
+the other, and every second round runs backwards. The ratios are medians of the rounds' own ratios, this checkout's wall
 time over the other's.
 """
 
