@@ -30,7 +30,7 @@ test: $(VENV)/installed-dev
 test-failed: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
-# Whole trainings and killed workers, a rehearsed Kubernetes, 80 workers on a simulated cluster, too.
+# Whole trainings and killed workers, a rehearsed Kubernetes, 40 workers on a simulated cluster, too.
 test-all: $(VENV)/installed-dev
 	$(PYTEST) -m "not gpu"
 
