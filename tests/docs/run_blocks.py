@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from raygpu import __main__
+from raygpu.records.clock import begin_call
 from tests.docs.blocks import blocks, written
 
 PREPARED: Mapping[str, Sequence[str]] = {
@@ -187,6 +188,7 @@ def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(words: Sequence[str]) -> str:
         printed = StringIO()
+        begin_call()  # a command's age is that of its process otherwise
         with redirect_stdout(printed), redirect_stderr(printed):
             code = __main__.run(words)
         for name, module in list(sys.modules.items()):  # the next block may have written another one

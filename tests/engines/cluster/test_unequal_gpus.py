@@ -89,6 +89,7 @@ def two_cards(tmp_path: Path, **values: Any) -> SweepConfig:
 @pytest.mark.slow
 def test_a_box_of_two_cards(box: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raygpu.devices.host.num_cpus", lambda: 8)
+    monkeypatch.setattr("raygpu.devices.host.available_memory_gib", lambda: 64.0)
     config = two_cards(tmp_path)
     shown = io.StringIO()
     result = sweep.run(config, console=SweepConsole(stream=shown))
