@@ -11,6 +11,7 @@ from typing import Any
 
 from raygpu.search.comparison import Comparison, compare, standard_error
 from raygpu.search.repeats import Repetition, number_of
+from raygpu.search.scoring import rank
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 
@@ -63,9 +64,12 @@ class SetRecord:
 
     @property
     def best(self) -> TrialRecord | None:
-        """Training with the best score; None without a finite one."""
-        sign = 1 if self.maximize else -1
-        return max(self.scored, key=lambda record: sign * (record.score or 0.0), default=None)
+        """Training with the best score, of equal ones with the lowest validation loss; None without a finite one."""
+
+        def key(record: TrialRecord) -> tuple[float, float]:
+            return rank(record.score or 0.0, record.validation_loss, maximize=self.maximize)
+
+        return min(self.scored, key=key, default=None)
 
     @cached_property
     def num_finished(self) -> int:

@@ -27,6 +27,13 @@ def test_the_score_is_the_mean_with_its_standard_error() -> None:
     assert found.metrics() == pytest.approx({"set/score": 0.7, "set/standard_error": found.error, "set/repeats": 3.0})
 
 
+def test_of_repeats_with_equal_scores_the_one_with_the_lower_validation_loss_is_the_best() -> None:
+    (found,) = sets_of([0.7, 0.7, 0.5])
+    for record, loss in zip(found.trials, (0.4, 0.3, 0.1), strict=True):
+        record.scores.last_loss = loss
+    assert found.best is found.trials[1]
+
+
 def test_a_set_that_lacks_repeats_ranks_below_whatever_its_mean() -> None:
     sets = sets_of(
         [0.5, 0.5, 0.5], [0.9, 0.9, None], [0.99], [0.6, 0.6, 0.6], [0.8, 0.8, -math.inf], [None, None, None]
