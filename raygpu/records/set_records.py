@@ -65,11 +65,11 @@ class SetRecord:
     @property
     def best(self) -> TrialRecord | None:
         """Training with the best score, of equal ones with the lowest validation loss; None without a finite one."""
-
-        def key(record: TrialRecord) -> tuple[float, float]:
-            return rank(record.score or 0.0, record.validation_loss, maximize=self.maximize)
-
-        return min(self.scored, key=key, default=None)
+        return min(
+            self.scored,
+            key=lambda record: rank(record.score or 0.0, record.validation_loss, maximize=self.maximize),
+            default=None,
+        )
 
     @cached_property
     def num_finished(self) -> int:
