@@ -28,6 +28,7 @@ from raygpu import reporting
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
 from tests.garbage import pytest_collection, pytest_runtest_protocol
+from tests.imported import forget
 from tests.scheduling import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.time_spent import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 
@@ -92,12 +93,10 @@ def denormal_numbers() -> Iterator[None]:
 def imports_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What a test wrote and imported is gone for the next one, which may write another module of the same name."""
     yield
-    written = str(tmp_path_factory.getbasetemp())
-    if any(folder.startswith(written) for folder in sys.path):
-        sys.path[:] = [folder for folder in sys.path if not folder.startswith(written)]
-        for name, module in list(sys.modules.items()):
-            if (getattr(module, "__file__", None) or "").startswith(written):
-                del sys.modules[name]
+    written = tmp_path_factory.getbasetemp()
+    if any(folder.startswith(str(written)) for folder in sys.path):
+        sys.path[:] = [folder for folder in sys.path if not folder.startswith(str(written))]
+        forget(written)
 
 
 @pytest.fixture(autouse=True)

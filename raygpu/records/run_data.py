@@ -18,7 +18,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.sets_csv import SetRow
 from raygpu.records.timeline import TRAINING, RunTimeline
 from raygpu.records.trials_csv import TrialRow
-from raygpu.search.scoring import LOSS
+from raygpu.search.scoring import validation_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,5 +165,5 @@ def _so_far(found: RunTimeline, config: Mapping[str, Any]) -> list[TrialRow]:
         scored = next((values for values in newest_first if names & values.keys()), {})
         score = scored.get(metric, scored.get(f"validation/{metric}"))
         so_far = status.get(ends.get(trial, ""), "under way")
-        rows.append(TrialRow(trial, so_far, score, max(curve), None, None, {}, scored.get(LOSS)))
+        rows.append(TrialRow(trial, so_far, score, max(curve), None, None, {}, validation_loss(scored)))
     return [] if TRAINING in found.curves else rows

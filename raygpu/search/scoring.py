@@ -126,7 +126,7 @@ class TrialScores:
             return False
         if self.last is None:
             scoring.require_further(result.metrics)
-        self.last, self.last_epoch, self.last_loss = score, result.epoch, _loss(result.metrics)
+        self.last, self.last_epoch, self.last_loss = score, result.epoch, validation_loss(result.metrics)
         if not scoring.better(score, self.best):
             return False
         self.best, self.best_epoch, self.best_loss = self.last, self.last_epoch, self.last_loss
@@ -141,12 +141,15 @@ class TrialScores:
 
     def score(self, scoring: Scoring) -> float | None:
         """Return the trial's score by the sweep's rule; infinite, on the worse side, if it has diverged."""
-        diverged = self.last is not None and not math.isfinite(self.last)
-        return self.last if scoring.score_rule == "last" or diverged else self.best
+        return self.last if self._counts_last(scoring.score_rule) else self.best
 
     def loss(self, score_rule: ScoreRule) -> float | None:
         """Return the validation loss at the epoch of the trial's score; None where it is not finite or not reported."""
-        return self.last_loss if score_rule == "last" else self.best_loss
+        return self.last_loss if self._counts_last(score_rule) else self.best_loss
+
+    def _counts_last(self, score_rule: ScoreRule) -> bool:
+        """Return whether the last epoch is that of the score: by the rule, or because the trial has diverged in it."""
+        return score_rule == "last" or (self.last is not None and not math.isfinite(self.last))
 
 
 def rank(score: float, loss: float | None, *, maximize: bool) -> tuple[float, float]:
@@ -155,6 +158,7 @@ def rank(score: float, loss: float | None, *, maximize: bool) -> tuple[float, fl
     return -score if maximize else score, math.inf if loss is None else loss
 
 
-def _loss(metrics: Mapping[str, float]) -> float | None:
+def validation_loss(metrics: Mapping[str, float]) -> float | None:
+    """Return the validation loss in an epoch's metrics, rounded; None where it is not finite or not reported."""
     loss = metrics.get(LOSS, math.nan)
     return float(f"{loss:.{LOSS_DIGITS}g}") if math.isfinite(loss) else None

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -17,6 +16,7 @@ import pytest
 from raygpu import __main__
 from raygpu.records.clock import begin_call
 from tests.docs.blocks import blocks, written
+from tests.imported import forget
 
 PREPARED: Mapping[str, Sequence[str]] = {
     "checkpoints": ["raygpu sweep conf/sweep/digits_keras.toml --name keras --trials 2 --epochs 1"],
@@ -191,9 +191,7 @@ def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         begin_call()  # a command's age is that of its process otherwise
         with redirect_stdout(printed), redirect_stderr(printed):
             code = __main__.run(words)
-        for name, module in list(sys.modules.items()):  # the next block may have written another one
-            if (getattr(module, "__file__", None) or "").startswith(str(folder)):
-                del sys.modules[name]
+        forget(folder)
         assert code == 0, f"raygpu {shlex.join(words)}\n{printed.getvalue()}"
         return printed.getvalue()
 

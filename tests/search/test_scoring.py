@@ -61,6 +61,15 @@ def test_a_diverged_trial_has_the_worst_score_either_way() -> None:
         assert found.found == (0.9, 1, None)
 
 
+def test_the_loss_is_that_of_the_epoch_of_the_score() -> None:
+    losses = [0.123456789, 0.5, math.nan]
+    for scores, by_last, by_best in (([0.9, 0.8], 0.5, 0.123457), ([0.9, 0.8, 0.7], None, None)):
+        found = TrialScores()
+        for epoch, (score, loss) in enumerate(zip(scores, losses, strict=False), 1):
+            found.take(ACCURACY, EpochResult(epoch, {"accuracy": score, "validation/loss": loss}))
+        assert (found.loss("last"), found.loss("best")) == (by_last, by_best), "a NaN ends the trial"
+
+
 def test_without_the_metric_there_is_no_score() -> None:
     with pytest.raises(UnknownMetric):
         scores_of(ACCURACY, None)
