@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -168,13 +169,24 @@ def _starting(
             if interrupted and not starting.done():
                 console.warn(f"interrupted; Ray still starts, and is ended once it has, in {START_S:g} s at most")
             try:
-                error = starting.exception(None if fault is None else START_S)
+                error = starting.exception() if fault is None else _end_of_start(starting)
             except TimeoutError:
                 told = f"Ray's start has not ended for {START_S:g} s, so this process is ended"
                 print_faults([f"interrupted; {told}" if interrupted else told])
                 os._exit(130 if interrupted else 2 if isinstance(fault, BadInput) else 1)
             if error is None:
                 starting.result().close()
+
+
+def _end_of_start(starting: Future[Cluster]) -> BaseException | None:
+    """Wait for the end of Ray's start, and return its error. Raises TimeoutError.
+
+    A further Ctrl-C changes nothing: the start cannot be stopped half-way, and its Ray has to be closed.
+    """
+    until = time.monotonic() + START_S
+    while True:
+        with suppress(KeyboardInterrupt):
+            return starting.exception(max(0.0, until - time.monotonic()))
 
 
 def _preload(command: str, num_gpus: int, num_cpus: int) -> Preload:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,10 +22,13 @@ from raygpu.workflow import ray_startup
 def test_a_command_that_is_interrupted_says_that_it_waits_for_rays_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A thread starts Ray, and cannot be stopped half-way: that takes a busy machine a minute."""
+    """A thread starts Ray, and cannot be stopped half-way: that takes a busy machine a minute. The second Ctrl-C comes
+    meanwhile, and the Ray is closed all the same."""
     ended: list[bool] = []
 
     def connect(*_: object) -> Any:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.3)
         return SimpleNamespace(close=lambda: ended.append(True))
 
