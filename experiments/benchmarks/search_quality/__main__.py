@@ -57,7 +57,7 @@ def main() -> None:
             for searcher in order if seed % 2 == 0 else reversed(order):
                 path = flags.folder / f"{problem}-{searcher}-{seed}-{flags.seconds:g}.jsonl"
                 if not (flags.go_on and path.exists()):
-                    run(searcher, problem, seed, flags.seconds, path)
+                    run(searcher, problem, seed, flags.seconds, path.resolve())  # workers have folders of their own
     found = {problem: summary(problem, able(searchers, problem), flags) for problem in problems}
     record.write("search_quality", found, {name: str(value) for name, value in vars(flags).items()})
 
@@ -82,6 +82,8 @@ def run(searcher: str, problem: str, seed: int, seconds: float, path: Path) -> N
     if done:
         raise RuntimeError(f"{searcher} on {problem} ended with {done}: {path.with_suffix('.log')}")
     reports = order.notebook.read()
+    if not reports:
+        raise RuntimeError(f"{searcher} on {problem} reported nothing: {path.with_suffix('.log')}")
     best = incumbent(reports, seconds)
     print(f"{problem} {seed} {searcher}: {best}, {len({r.training for r in reports})} trainings", flush=True)
 
