@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import zip_longest
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,6 +19,9 @@ from raygpu.config.sections import (
 )
 from raygpu.config.several_metrics import require_metrics, with_first_metric
 
+DRAWN_PER_S, MOST_DRAWN = 100, 100_000
+"""Trials that a search without a number of them draws for each second of its budget, and at most: few can train as many
+a second, and each costs the driver a third of a millisecond before the first one starts."""
 RACED_FROM = 5
 """Fewest repeats by which racing can rule out a set: of n pairs, its test reaches 0.5 ** n at best."""
 
@@ -28,7 +32,8 @@ class SweepConfig(TrialsConfig, StoredConfig):
     COMMAND: ClassVar[str] = "sweep"
 
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Number of trials. A grid runs whole without it."""
+    """Number of trials. Without it a grid runs whole, and with time_budget_s a search goes on until that is used up, or
+    for 100 trials a second of it."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of trainings of each set of hyper-parameters, with other seeds; the set's score is their mean. `trials`
     counts sets."""
@@ -81,8 +86,12 @@ class SweepConfig(TrialsConfig, StoredConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:
-        if self.trials is None and self.search.algorithm != "grid":
-            raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
+        ends = self.search.algorithm == "grid" or (self.time_budget_s is not None and self.population.interval is None)
+        if self.trials is None and not ends:
+            raise ValueError(
+                "trials: not given; a grid has as many as it has, and a search without a population may have a"
+                " time_budget_s in their place"
+            )
         rule = self.stopping.algorithm
         if self.epochs is None and rule in ("halving", "hyperband"):
             raise ValueError(f"epochs: not given; stopping by {rule} needs the largest number of epochs")
@@ -106,6 +115,14 @@ class SweepConfig(TrialsConfig, StoredConfig):
         others = rule, self.search.algorithm, self.search.at_once is not None
         require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None, per_set=self.per_set)
         return self
+
+    @property
+    def num_sets(self) -> int | None:
+        """Number of sets of hyper-parameters that a search draws; None of a grid that runs whole."""
+        if self.trials is not None or self.search.algorithm == "grid":
+            return self.trials
+        assert self.time_budget_s is not None
+        return min(MOST_DRAWN, math.ceil(DRAWN_PER_S * self.time_budget_s))
 
     @property
     def maximize(self) -> bool:

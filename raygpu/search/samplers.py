@@ -42,18 +42,18 @@ class Sampler(Protocol):
 
 def sampler(config: SweepConfig, space: Space) -> Sampler:
     """Make the search that `[search]` names. Raises BadInput for a space or a starting point that it cannot take."""
-    algorithm, seed = config.search.algorithm, config.seed
-    starts = starting_points(space, config.start, config.trials)
+    algorithm, seed, num_sets = config.search.algorithm, config.seed, config.num_sets
+    starts = starting_points(space, config.start, num_sets)
     if algorithm == "grid":
-        return DrawnTrials(grid_trials(space, config.trials, seed, starts))
-    assert config.trials is not None  # the schema asks for it
+        return DrawnTrials(grid_trials(space, num_sets, seed, starts))
+    assert num_sets is not None
     if algorithm in LEARNING:
         maximize = [config.maximize, *(more for _, more in config.further_metrics)]
         require(algorithm, space, several=len(maximize) > 1)
         generation = config.search.generation
-        return OptunaSampler(space, config.trials, generation, seed, maximize, algorithm=algorithm, starts=starts)
+        return OptunaSampler(space, num_sets, generation, seed, maximize, algorithm=algorithm, starts=starts)
     draw = quasi_random_trials if algorithm == "qmc" else random_trials
-    return DrawnTrials(draw(space, config.trials, seed, starts))
+    return DrawnTrials(draw(space, num_sets, seed, starts))
 
 
 class DrawnTrials:

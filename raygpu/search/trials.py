@@ -27,6 +27,10 @@ class Trial:
     fold: int | None = None
     """Fold of the data that validates this training, from 0; None without cross-validation."""
 
+    def __reduce__(self) -> tuple[type[Trial], tuple[Any, ...]]:
+        # The way of a frozen dataclass with slots takes several times as long, and arrays have thousands of trials.
+        return Trial, (self.trial_id, self.seed, self.hyperparameters, self.repeat, self.fold)
+
     @property
     def set_id(self) -> str:
         """Id of the set of hyper-parameters: the trial's own, or what the ids of all repeats begin with."""

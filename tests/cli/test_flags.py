@@ -79,7 +79,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
          "metric: read 'score'; the experiment reports: train/loss, validation/accuracy, validation/loss"),
         (GOOD.replace("experiment", "command"), [], "command"),
         ("experiment = 'a'\n= 3", [], "not valid TOML"),
-        (GOOD.replace("trials = 2\n", ""), [], "trials: not given"),
+        (GOOD.replace("trials = 2\n", ""), [], "trials: not given; a grid has as many as it has, and"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -226,3 +226,18 @@ def test_a_search_with_several_metrics_learns_from_all_of_them() -> None:
             search.tell(trial.trial_id, (x - 0.7) ** 2, ((x - 0.8) ** 2,))
     late = [trial.hyperparameters["x"] for trial in drawn[32:]]
     assert sum(0.65 <= x <= 0.85 for x in late) > 16, "the front lies between both minima"
+
+
+@pytest.mark.parametrize("algorithm", ["random", "tpe", "qmc"])
+def test_a_time_budget_stands_for_the_number_of_trials(algorithm: str) -> None:
+    values = {"experiment": "a:b", "metric": "score", "search": {"algorithm": algorithm}, "space": {}}
+
+    def drawn(**more: Any) -> int:
+        return sampler(SweepConfig.model_validate(values | more), SPACE).num_trials
+
+    assert drawn(time_budget_s=2.5) == 250
+    assert drawn(time_budget_s=2.5, trials=7) == 7
+    assert SweepConfig.model_validate(values | {"time_budget_s": 1e9}).num_sets == 100_000
+    for more in ({}, {"time_budget_s": 9.0, "epochs": 4, "population": {"interval": 1}}):
+        with pytest.raises(ValueError, match=r"trials: not given; .* may have a time_budget_s"):
+            SweepConfig.model_validate(values | more)

@@ -78,7 +78,8 @@ class DigitsCnn(_Network):
 
 
 class CancerMlp(_Network):
-    """One hidden layer of `hidden` units, scored by the cross entropy."""
+    """One hidden layer of `hidden` units, trained by the cross entropy and scored by the Brier score: of 114 samples the
+    smallest cross entropy is that of a model which is too sure of itself."""
 
     parts = staticmethod(cancer)
 
@@ -86,7 +87,7 @@ class CancerMlp(_Network):
         return nn.Sequential(nn.Linear(30, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 2))
 
     def errors(self, outputs: Any, labels: Any) -> Any:
-        return cross_entropy(outputs, labels, reduction="none")
+        return (outputs.softmax(dim=-1)[..., 1] - labels).square()
 
 
 def boosting(hp: Mapping[str, Any]) -> None:

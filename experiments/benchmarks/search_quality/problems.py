@@ -1,7 +1,7 @@
 """Problems to search on: data, a space, and the same training for every searcher.
 
 digits_mlp, digits_cnn   scikit-learn's handwritten digits; the score is the share of wrong digits
-cancer_mlp               its breast cancer data; the score is the cross entropy
+cancer_mlp               its breast cancer data; the score is the Brier score, the mean squared error of the probability
 diabetes_boosting        its diabetes data, by gradient boosting, a function that cannot be fused; the score is the
                          mean squared error over the variance of the targets
 """

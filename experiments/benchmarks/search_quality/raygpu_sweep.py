@@ -14,8 +14,6 @@ from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.records.snapshot import Snapshot
 
-TRIALS_PER_S = 16
-"""Trials that a sweep is given for each second: more than a minute has room for."""
 GRACE_EPOCHS = 2
 
 
@@ -48,7 +46,6 @@ def search(order: Search) -> None:
         {
             "name": "search",
             "experiment": problem.experiment,
-            "trials": round(TRIALS_PER_S * (order.ends - order.notebook.began)),
             "epochs": problem.epochs,
             "time_budget_s": order.ends - order.notebook.began,
             "metric": "search_error",
