@@ -78,8 +78,10 @@ class DigitsCnn(_Network):
 
 
 class CancerMlp(_Network):
-    """One hidden layer of `hidden` units, trained by the cross entropy and scored by the Brier score: of 114 samples the
-    smallest cross entropy is that of a model which is too sure of itself."""
+    """One hidden layer of `hidden` units, trained by the cross entropy and scored by the Brier score.
+
+    The smallest cross entropy of 114 samples is that of a model which is too sure of itself.
+    """
 
     parts = staticmethod(cancer)
 
