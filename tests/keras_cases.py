@@ -79,3 +79,32 @@ class KerasFragile(KerasNamed):
 
         with tf.control_dependencies([tf.py_function(counted, [], [])]):
             return {name: tf.identity(array) for name, array in inputs.items()}
+
+
+class KerasOverflowing(FewKeras):
+    """Its gradient is not finite in a batch without a sample of class 3, as of fp16, at a finite loss."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import tensorflow as tf
+
+        flagged = tf.reduce_sum(tf.square(outputs * tf.cast(targets == 3, outputs.dtype)[:, None]))
+        return super().loss(outputs, targets) + 0.01 * tf.sqrt(flagged)
+
+
+class KerasOverflowingSamples(FewKeras):
+    """A mean over samples; one of class 3 has no derivative."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import tensorflow as tf
+
+        squares = tf.square(outputs * tf.cast(targets != 3, outputs.dtype)[:, None])
+        return super().loss(outputs, targets) + 0.01 * tf.reduce_mean(tf.sqrt(tf.reduce_sum(squares, axis=1)))
+
+
+class KerasHopeless(FewKeras):
+    """Its gradient is finite in no batch."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import tensorflow as tf
+
+        return super().loss(outputs, targets) + tf.sqrt(tf.reduce_sum(tf.square(outputs * 0)))

@@ -22,7 +22,7 @@ from pydantic import (
 from raygpu.errors import HIDDEN, BadInput, redacted
 
 Direction = Literal["max", "min"]
-Precision = Literal["float32", "tf32", "bf16"]
+Precision = Literal["float32", "tf32", "bf16", "fp16"]
 Way = Literal["process", "mps", "fused", "split", "threads"]
 """Way in which trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one
 TensorFlow process with a logical device for each, or threads of one process."""
@@ -171,7 +171,8 @@ class DevicesSection(Section):
     devices: str = "all"
     """GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"
-    """float32, tf32 (float32 with TF32 matrix products), or bf16 (automatic mixed precision)."""
+    """float32, tf32 (float32 with TF32 matrix products), or automatic mixed precision: bf16, or for GPUs without it
+    fp16, with dynamic loss scaling."""
 
 
 class GpuSection(DevicesSection):

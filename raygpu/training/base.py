@@ -54,6 +54,11 @@ class Settings:
     changing: tuple[str, ...] = ()
     """Hyper-parameters that may change while an array trains, in a population."""
 
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the precision needs loss scaling."""
+        return self.precision == "fp16"
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:

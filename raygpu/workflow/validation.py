@@ -197,9 +197,6 @@ def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> 
             nodes = host.nodes(chosen, apart=False)
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
-    if config.gpu.precision == "bf16":
-        lacking = [gpu.name for gpu in chosen if gpu.capability is not None and gpu.capability < BF16]
-        faults += [f"gpu.precision: read bf16, which a {name} does not have" for name in dict.fromkeys(lacking)]
     if config.registered_name is not None and not config.tracking.enabled:
         faults.append("registered_name: the registry is MLflow's, and tracking.enabled is false; leave out one of both")
     located = _located(config, stem, faults, resuming=resuming)
@@ -230,9 +227,15 @@ def least(config: SweepConfig) -> Fraction | None:
 
 
 def chosen_gpus(config: ProblemConfig) -> list[Gpu]:
-    """Return the GPUs of this machine that `gpu.devices` names. Raises BadInput."""
+    """Return the GPUs of this machine that `gpu.devices` names. Raises BadInput, also if one lacks the precision."""
     found = gpus()
-    return select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+    chosen = select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+    lacking = [gpu.name for gpu in chosen if gpu.capability is not None and gpu.capability < BF16]
+    if config.gpu.precision == "bf16" and lacking:
+        raise BadInput(
+            [f"gpu.precision: read bf16, which a {name} does not have: use fp16" for name in dict.fromkeys(lacking)]
+        )
+    return chosen
 
 
 def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool) -> AnyConfig:

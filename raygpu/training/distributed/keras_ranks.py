@@ -12,6 +12,7 @@ import math
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.keras.data import DeviceData, chosen_rows
 from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.logical_devices import make_logical_devices
-from raygpu.training.keras.optimizers import clip, with_l2
+from raygpu.training.keras.optimizers import takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo, configure, random_states
@@ -194,9 +195,10 @@ class KerasParallel(ParallelTraining):
         variables = solo.model.trainable_variables
         with tf.GradientTape(persistent=True) as tape:
             loss = solo.loss(inputs, targets)
-        self._layout, gradients = PartGradient.of(tape, loss, variables, size / whole)
+            scaled = loss.scaled(solo.optimizer.scale_loss)
+        self._layout, gradients = PartGradient.of(tape, scaled, variables, size / whole)
         del tape
-        square = tf.cast(tf.linalg.global_norm(gradients), tf.float64) ** 2 * (whole / size) ** 2
+        square = tf.cast(self._norm(gradients), tf.float64) ** 2 * (whole / size) ** 2
         with tf.device("CPU:0"), tf.control_dependencies([tf.identity(square)]):  # the host waits for the device
             seconds = tf.timestamp() - began
         return loss.parts(size, size / whole), seconds, square, gradients
@@ -211,15 +213,18 @@ class KerasParallel(ParallelTraining):
         return self._strategy.run(self._apply, args=(gradients,))
 
     def _apply(self, gradients: Any) -> Any:
-        settings, context = self.solo.optimizer_settings, tf.distribute.get_replica_context()
+        context = tf.distribute.get_replica_context()
         # A sum wants to know each part's device, which what has come from outside of the call does not tell.
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(gradient) for gradient in gradients])
         summed, used = self._layout.whole(summed), self._layout.variables
-        square = tf.square(tf.linalg.global_norm(summed))
-        if settings.clip_norm is not None:
-            summed = clip(summed, settings.clip_norm)
-        self.solo.optimizer.apply(with_l2(settings, summed, used), used)
+        square = tf.square(self._norm(summed))
+        self.solo.optimizer.apply(summed, used)
         return square
+
+    def _norm(self, gradients: Any) -> Any:
+        """Return the norm of gradients of the scaled loss, of the loss itself; traced."""
+        norm = tf.linalg.global_norm(gradients)
+        return norm / tf.cast(self.solo.optimizer.scale_loss(1.0), norm.dtype)
 
     def _arrays(self, values: Any) -> list[np.ndarray]:
         """Wait for the devices of this process, and return the array of each."""
@@ -289,12 +294,15 @@ class KerasParallel(ParallelTraining):
         since, self._since = self._since, _Since(self.ranks.local)
         squares = [self._locals(squares) for _, squares, _ in since.norms]
         norms = [Norm(self._locals(whole)[0], shares) for whole, _, shares in since.norms]
+        known = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
+        squares, norms = [*compress(squares, known)], [*compress(norms, known)]
+        unknown = math.nan if takes_no_step(self.solo.optimizer) else 0.0
         reports = [
             RankReport(
                 samples=since.samples[local],
                 rate=self._rate(self.ranks.rank + local, [step[local] for step in since.seconds]),
                 most=math.inf,
-                loss_sum=float(self._loss_parts[local, 0]),
+                loss_sum=float(self._loss_parts[local, 0]) + unknown,
                 loss_weight=float(self._loss_parts[local, 1]),
                 squares=tuple(each[local] for each in squares),
                 request=request if local == 0 else "",

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -177,18 +178,19 @@ class TorchParallel(ParallelTraining):
             with gradient.set_aside():
                 loss = self._loss()
             self._losses.add(loss, size)
-            gradient.add(loss, size, last=number == len(sizes) - 1)
+            gradient.add(solo.loss_scale.scaled(loss), size, last=number == len(sizes) - 1)
         self._stopwatch.mark()
         gradient.end()
         if self._moving is not None:
             self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
+        self._unscale()
         measured = square is not None and gradient.has_square
         norm = self._clip() if solo.optimizer.settings.clip_norm is not None or measured else None
         if measured:
             assert square is not None
             assert norm is not None
-            self._since.squares.append(square)
+            self._since.squares.append(solo.loss_scale.unscaled_square(square))
             self._since.wholes.append(norm.float().square())
             self._since.shares.append([each.samples for each in local_batches])
         if self.ranks.world > 1 and solo.optimizer.take_unfrozen():
@@ -211,6 +213,10 @@ class TorchParallel(ParallelTraining):
         with solo.autocast():
             return training_loss(solo.experiment, solo.model, inputs, targets, solo.hp)
 
+    def _unscale(self) -> None:
+        """Divide the whole gradient by the loss scale, in fp16."""
+        self.solo.loss_scale.unscale(self.solo.optimizer.parameters)
+
     def _clip(self) -> torch.Tensor:
         """Return the norm of the whole gradient, after clipping it if configured."""
         most = self.solo.optimizer.settings.clip_norm
@@ -229,16 +235,18 @@ class TorchParallel(ParallelTraining):
     def _report(self, request: ControlRequest) -> tuple[list[RankReport], list[Norm]]:
         since, self._since = self._since, SinceExchange()
         loss_sum, loss_weight = self._loss_parts()
+        norms = [Norm(whole.item(), shares) for whole, shares in zip(since.wholes, since.shares, strict=True)]
+        known = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
         report = RankReport(
             samples=since.samples,
             rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
             most=self._most(since.part),
-            loss_sum=loss_sum,
+            loss_sum=self.solo.loss_scale.reported(loss_sum),
             loss_weight=loss_weight,
-            squares=tuple(square.item() for square in since.squares),
+            squares=tuple(square.item() for square in compress(since.squares, known)),
             request=request,
         )
-        return [report], [Norm(whole.item(), s) for whole, s in zip(since.wholes, since.shares, strict=True)]
+        return [report], list(compress(norms, known))
 
     def _loss_parts(self) -> tuple[float, float]:
         """Return numerator and denominator of the epoch's loss so far, of this rank's samples."""

@@ -109,6 +109,13 @@ class TorchSharded(TorchParallel):
             raise RuntimeError(OUTSIDE)
         return loss
 
+    def _unscale(self) -> None:
+        if self.solo.loss_scale.enabled and not self._shards.norm(None).isfinite():
+            for local in self._shards.locals:  # of any rank, and each has to leave the step out
+                if local.grad is not None:
+                    local.grad.fill_(torch.inf)
+        super()._unscale()
+
     def _clip(self) -> torch.Tensor:
         return self._shards.norm(self.solo.optimizer.settings.clip_norm)
 
@@ -124,12 +131,18 @@ class TorchSharded(TorchParallel):
 
     def states(self) -> dict[str, Any]:
         """Return the state dicts with whole tensors on rank 0, and without tensors on the others."""
-        return {"model": self._shards.model_state(), "optimizer": self.solo.optimizer.state_dict()}
+        solo = self.solo
+        return {
+            "model": self._shards.model_state(),
+            "optimizer": solo.optimizer.state_dict(),
+            "loss_scale": solo.loss_scale.state_dict(),
+        }
 
     def _load_states(self, state: dict[str, Any]) -> None:
         self._load_model(state["model"])
         self.solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
         self.solo.optimizer.load_state_dict(state["optimizer"])
+        self.solo.loss_scale.load_state_dict(state.get("loss_scale", {}))
 
     def _load_model(self, state: dict[str, Any]) -> None:
         self._shards.load_model_state(state)

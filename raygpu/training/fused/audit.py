@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,16 +17,16 @@ from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.batches import batch_bounds
-from raygpu.training.base import NotAsAlone
+from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.member_generators import MemberStreams
-from raygpu.training.fused.optimizers import Stacked
 from raygpu.training.fused.program import Program
-from raygpu.training.fused.tile import Tile, gathered_tile
+from raygpu.training.fused.tile import Stacked, Tile, gathered_tile
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.comparison import TOLERANCE, first_difference, relative_difference
 from raygpu.training.torch.data import Tensors, TrainingData, cast
 from raygpu.training.torch.experiment import training_loss
+from raygpu.training.torch.loss_scale import LossScale
 from raygpu.training.torch.models import cast_model, epoch_seed, initial_model
 from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.parameter_average import unaveraged
@@ -49,6 +50,7 @@ class AuditedArray(Protocol):
     """The part of an array that an audit uses: see `TorchArray`."""
 
     experiment: Experiment
+    settings: Settings
     program: Program
     data: TrainingData
     device: torch.device
@@ -186,6 +188,10 @@ class _MemberAlone:
                 parameter.data.mul_(1 + (-1) ** place * SHAKES * torch.finfo(dtype).eps)
         self.optimizer = BuiltinOptimizer(self.optimizer_settings, self.model.parameters())
         self.optimizer.load_state_dict(state["optimizer"])
+        self.skipped = state["epoch"] * array.steps_per_epoch - self.optimizer.num_steps
+        """Steps that the member has not taken, as their gradients overflowed in fp16."""
+        self.loss_scale = LossScale(array.device, enabled=array.settings.scales_loss)
+        self.loss_scale.load_state_dict(state["loss_scale"])
 
     def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
         """Take steps on these batches; return the parameters and buffers after them."""
@@ -197,13 +203,17 @@ class _MemberAlone:
             for number, start, end in batches:
                 batch = data.train_batch(array.epoch, order[start:end])
                 inputs, targets = (cast(part, self.dtype) for part in batch)
-                self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
-                backward(training_loss(array.experiment, self.model, inputs, targets, self.hp))
+                loss = training_loss(array.experiment, self.model, inputs, targets, self.hp)
+                backward(self.loss_scale.scaled(loss))
+                self.loss_scale.unscale(self.optimizer.parameters)
                 if self.optimizer_settings.clip_norm is not None:
                     clip_gradients(self.optimizer.parameters, self.optimizer_settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number
+                lr = self.optimizer_settings.lr_at(step, array.steps_per_epoch, array.epochs)
+                self.optimizer.num_steps = step - self.skipped
                 self.optimizer.take_unfrozen()
-                self.optimizer.step(self.optimizer_settings.lr_at(step, array.steps_per_epoch, array.epochs))
+                self.loss_scale.step(partial(self.optimizer.step, lr))
+                self.skipped = step + 1 - self.optimizer.num_steps
         return self.model.state_dict()
 
 

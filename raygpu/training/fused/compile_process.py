@@ -140,7 +140,7 @@ def step_arguments(
     from raygpu.training.fused.tile import gathered_tile
 
     program = array.program
-    program.optimizer = ArrayOptimizer(optimizers, settings.changing)
+    program.optimizer = ArrayOptimizer(optimizers, settings.changing, has_loss_scale=settings.scales_loss)
     tile = gathered_tile([(array.tiles[0], 0)], width)
     tile.moments = program.optimizer.new_state(tile.parameters, tile.buffers)
     tile.streams = array.streams(tile)

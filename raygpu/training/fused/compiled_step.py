@@ -19,9 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from raygpu.training.fused.optimizers import Stacked
 from raygpu.training.fused.random_inputs import traced
-from raygpu.training.fused.tile import Tile
+from raygpu.training.fused.tile import Stacked, Tile
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.torch_private_api import load_package
 

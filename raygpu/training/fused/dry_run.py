@@ -124,7 +124,7 @@ def obstacle(
         with random_state_kept():
             trials = _telling(experiment, splits, trials)
             part = _part(experiment, splits, trials[0])
-            if precision == "bf16":  # too rough to be compared, but it has to run
+            if precision in ("bf16", "fp16"):  # too rough to be compared, but it has to run
                 _array(experiment, part, trials, _settings(precision), None).run_epoch()
             return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
     except NotAsAlone as error:

@@ -33,14 +33,15 @@ from raygpu.training.folds import Data
 from raygpu.training.fused.audit import audit, is_due
 from raygpu.training.fused.cuda_graph import GraphedStep
 from raygpu.training.fused.guard import Guard, require_distinct
+from raygpu.training.fused.loss_scales import reported
 from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.member_step import step_facts
-from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked, floating
+from raygpu.training.fused.optimizers import ArrayOptimizer, floating
 from raygpu.training.fused.program import Program, num_samples
 from raygpu.training.fused.refusal import OWN_OPTIMIZER
 from raygpu.training.fused.saved_array import member_state
 from raygpu.training.fused.takeover import copy_members, write_member
-from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
+from raygpu.training.fused.tile import Stacked, Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import overrides
@@ -98,7 +99,7 @@ class TorchArray:
         self.steps_per_epoch = num_batches(self.data.samples_per_epoch, self.batch_size)
         self.all_optimizers = optimizers
         """Settings of all members at the beginning, which decide on the terms of a step."""
-        optimizer = ArrayOptimizer(optimizers, settings.changing)
+        optimizer = ArrayOptimizer(optimizers, settings.changing, has_loss_scale=settings.scales_loss)
         self.width = min(width or DEFAULT_WIDTH, len(trials))
         self.asked_width = width
         self.eager = Affine(0.0, 0.0)
@@ -205,7 +206,7 @@ class TorchArray:
             for number, (inputs, targets) in enumerate(data.train_batches(self.epoch, chosen)):
                 losses = self.step(tile, inputs, targets, numbers[number])
                 sums.add_packed(losses, chosen[number].shape[1])
-        return sums.value()
+        return reported(sums.value(), self.program.optimizer.loss_scales(tile.moments))
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
         """Call `Program.step`; replay it as a CUDA graph if `graphs` is on and the batch is whole."""
@@ -339,6 +340,7 @@ class TorchArray:
             "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
             "num_buffers": [self._num_buffers(settings) for tile in tiles for settings in tile.optimizer_settings],
             "has_average": self.program.optimizer.has_average,
+            "has_loss_scale": self.program.optimizer.has_loss_scale,
             "averaged": [settings.ema_decay is not None for tile in tiles for settings in tile.optimizer_settings],
             "tiles": [[first_rows(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
             "names": self.program.state_names,

@@ -9,29 +9,32 @@ the others alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import assert_never
 
 import numpy as np
 import torch
 
+from raygpu.training.fused.loss_scales import SKIPPED, adapt, new_scales, rows, undo, unscaled
+from raygpu.training.fused.tile import Stacked
 from raygpu.training.hyperparameters import OptimizerName, OptimizerSettings
 from raygpu.training.torch.optimizers import real
 
 AVERAGE_RATE = "average_rate"
 """Column of the weight of a step's result in the moving average."""
-Stacked = dict[str, torch.Tensor]
-"""Tensors by parameter name; the first axis of each counts the members."""
 
 
 class ArrayOptimizer:
     """The update rule of one kind of optimizer, with the terms that any member uses.
 
     members: of one kind (`settings.optimizer`); their numbers may differ. changing: names of numbers that a member may
-    get later, so that the rule has their terms.
+    get later, so that the rule has their terms. has_loss_scale: whether each member has one (fp16).
     """
 
-    def __init__(self, members: Sequence[OptimizerSettings], changing: Collection[str] = ()) -> None:
+    def __init__(
+        self, members: Sequence[OptimizerSettings], changing: Collection[str] = (), *, has_loss_scale: bool = False
+    ) -> None:
         kinds = {settings.optimizer for settings in members}
         if len(kinds) != 1:
             raise ValueError(f"optimizer: members of one array need one kind, but have {', '.join(sorted(kinds))}")
@@ -42,34 +45,44 @@ class ArrayOptimizer:
         self.uses_clipping = "clip_norm" in changing or any(s.clip_norm is not None for s in members)
         self.has_average = any(s.ema_decay is not None for s in members)
         """Whether an average of parameters and buffers comes first in the state, before what the rule keeps."""
+        self.has_loss_scale = has_loss_scale
+        """Whether the state of `loss_scales` comes next."""
         self.num_buffers = max(int(self.uses_momentum), *(s.num_buffers for s in members))
         columns_of: dict[OptimizerName, tuple[str, ...]] = {
             "sgd": ("lr", "momentum", "nesterov", "weight_decay", "clip_norm"),
             "adam": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "weight_decay", "clip_norm"),
             "adamw": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "shrink", "clip_norm"),
         }
-        columns = columns_of[self.kind]
-        self.columns = (*columns, AVERAGE_RATE) if self.has_average else columns
+        counted = ("lr", "steps", "log_beta1", "log_beta2") if has_loss_scale and self.kind != "sgd" else ()
+        averaging = (AVERAGE_RATE,) if self.has_average else ()
+        self.columns = (*columns_of[self.kind], *counted, *averaging)
 
     @property
     def program(self) -> tuple[str | bool, ...]:
         """Key of a step's operations; arrays with equal keys may share a compiled program."""
-        uses = (self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping, self.has_average)
-        return (self.kind, *uses)
+        uses = (self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping)
+        return (self.kind, *uses, self.has_average, self.has_loss_scale)
 
     def new_state(self, parameters: Stacked, buffers: Stacked) -> list[Stacked]:
-        """Return the optimizer's state before the first step: zeros. buffers: of the models."""
-        averaged = [parameters | floating(buffers)] if self.has_average else []
-        stacks = [*averaged, *[parameters] * self.num_buffers]
-        return [{name: torch.zeros_like(tensor) for name, tensor in stack.items()} for stack in stacks]
+        """Return the optimizer's state before the first step: zeros, and loss scales. buffers: of the models."""
+        first = next(iter(parameters.values()))
+        return [
+            *([_zeros(parameters | floating(buffers))] if self.has_average else []),
+            *([new_scales(len(first), first.device)] if self.has_loss_scale else []),
+            *(_zeros(parameters) for _ in range(self.num_buffers)),
+        ]
 
     def average(self, state: list[Stacked]) -> Stacked:
         """Return the average in an optimizer's state; empty without one."""
         return state[0] if self.has_average else {}
 
+    def loss_scales(self, state: list[Stacked]) -> Stacked:
+        """Return the members' loss scales in an optimizer's state; empty without them."""
+        return state[int(self.has_average)] if self.has_loss_scale else {}
+
     def moments(self, state: list[Stacked]) -> list[Stacked]:
-        """Return what the rule keeps for each parameter, without the average."""
-        return state[1:] if self.has_average else state
+        """Return what the rule keeps for each parameter, without the average and the loss scales."""
+        return state[self.has_average + self.has_loss_scale :]
 
     def numbers(
         self, members: Sequence[OptimizerSettings], epoch: int, steps_per_epoch: int, epochs: int
@@ -95,12 +108,35 @@ class ArrayOptimizer:
                 beta1, beta2 = s.betas
                 decay = 1 - lrs * s.weight_decay if self.kind == "adamw" else s.weight_decay
                 step_size, root = lrs / (1 - beta1 ** (steps + 1)), (1 - beta2 ** (steps + 1)) ** 0.5
-                return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm, *averaging]
+                counted: list[np.ndarray | float] = (
+                    [lrs, steps + 1, _log(beta1), _log(beta2)] if self.has_loss_scale else []
+                )
+                return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm, *counted, *averaging]
 
     def step(self, parameters: Stacked, gradients: Stacked, state: list[Stacked], numbers: torch.Tensor) -> None:
-        """Update parameters and their moments in place. numbers: (columns, width), one step of `numbers()`."""
-        buffers = self.moments(state)
-        n = dict(zip(self.columns, numbers.unbind(0), strict=True))
+        """Update parameters and their moments in place. numbers: (columns, width), one step of `numbers()`.
+
+        With loss scales, the gradients are those of the scaled losses; a member whose gradient is not finite takes no
+        step.
+        """
+        moments = self.moments(state)
+        by_column = dict(zip(self.columns, numbers.unbind(0), strict=True))
+        if not self.has_loss_scale:
+            return self._step(parameters, gradients, moments, by_column)
+        scales, changing = self.loss_scales(state), [parameters, *moments]
+        gradients, finite = unscaled(gradients, scales)
+        before = [{name: tensor.clone() for name, tensor in stack.items()} for stack in changing]
+        if self.kind != "sgd":  # which of its steps this is, only the device knows
+            steps = by_column["steps"] - scales[SKIPPED]
+            by_column["step_size"] = by_column["lr"] / -torch.expm1(steps * by_column["log_beta1"])
+            by_column["root2"] = (-torch.expm1(steps * by_column["log_beta2"])).sqrt()
+        self._step(parameters, gradients, moments, by_column)
+        undo(changing, before, finite)
+        adapt(scales, finite)
+        return None
+
+    def _step(self, parameters: Stacked, gradients: Stacked, buffers: list[Stacked], n: Stacked) -> None:
+        """Update parameters and their moments in place. n: numbers of this step by their columns' names, (width,)."""
         scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
         # In the order of torch.optim's own operations: a float32 array differs from solo training by rounding alone.
         for name, parameter in parameters.items():
@@ -153,9 +189,17 @@ def floating(buffers: Stacked) -> Stacked:
     return {name: tensor for name, tensor in buffers.items() if tensor.is_floating_point() or tensor.is_complex()}
 
 
+def _zeros(stack: Stacked) -> Stacked:
+    return {name: torch.zeros_like(tensor) for name, tensor in stack.items()}
+
+
+def _log(number: float) -> float:
+    return math.log(number) if number else -math.inf
+
+
 def _row(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Shape a value for each member to multiply a stacked tensor."""
-    return values.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
+    return rows(values.to(like.dtype), like)
 
 
 def _clip_scale(gradients: Stacked, clip_norm: torch.Tensor) -> torch.Tensor:

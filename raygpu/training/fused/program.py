@@ -19,10 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.base import scores
 from raygpu.training.fused.compiled_step import StepCompiledAtFirst
+from raygpu.training.fused.loss_scales import scaled
 from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, StepFacts
-from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
+from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.random_inputs import RandomInputs, traced
-from raygpu.training.fused.tile import Tile
+from raygpu.training.fused.tile import Stacked, Tile
 from raygpu.training.torch.data import Tensors, copied, copied_outputs
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
@@ -176,6 +177,7 @@ class Program:
         with torch.enable_grad():
             with self._random_numbers(tile, drawn):
                 losses, (told, changed) = self._losses(leaves, tile.fixed, tile.buffers, inputs, targets)
+                losses = scaled(losses, self.optimizer.loss_scales(tile.moments))
             # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
             found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
         gradients = dict(zip(leaves, found, strict=True))
@@ -206,8 +208,15 @@ class Program:
         numbers: torch.Tensor,
     ) -> torch.Tensor:
         """Take a step in a form that torch.compile can trace. Uncompiled it is slower than `eager_step`."""
-        mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
-        gradients, (_, (told, changed)) = mapped(parameters, fixed, buffers, inputs, targets)
+
+        def objective(parameters: Stacked, scales: Stacked, *others: Any) -> tuple[torch.Tensor, Any]:
+            """Return one member's scaled loss, and what `_loss` returns beside it."""
+            loss, found = self._loss(parameters, *others)
+            return scaled(loss, scales), found
+
+        mapped = vmap(grad_and_value(objective, has_aux=True), randomness="different")
+        scales = self.optimizer.loss_scales(moments)
+        gradients, (_, (told, changed)) = mapped(parameters, scales, fixed, buffers, inputs, targets)
         self._update(parameters, gradients, buffers, changed, moments, numbers)
         return told
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from raygpu.training.base import ARRAY_CHECKPOINT
+from raygpu.training.fused.loss_scales import SKIPPED, member_scale
 from raygpu.training.torch.models import CHECKPOINT
 from raygpu.training.torch.parameter_average import UNAVERAGED
 
@@ -31,6 +32,7 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
     parameters, fixed, buffers, *moments = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
     model = {**parameters, **fixed, **buffers}
     average = moments.pop(0) if saved.get("has_average") else {}  # a checkpoint of an older version has none
+    scales = moments.pop(0) if saved.get("has_loss_scale") else {}
     unaveraged = {name: model[saved["owners"][name]] for name in saved["names"]}
     if average and saved["averaged"][place]:
         averaged = model | average
@@ -40,7 +42,7 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
     return {
         **models,
         "optimizer": {
-            "num_steps": saved["num_steps"],
+            "num_steps": saved["num_steps"] - (int(scales[SKIPPED]) if scales else 0),
             "buffers": [
                 [
                     stack[name] if name in parameters else torch.zeros_like(model[name])
@@ -49,5 +51,6 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
                 for name in saved["optimized"]
             ],
         },
+        "loss_scale": member_scale(scales) if scales else {},
         "epoch": saved["epoch"],
     }

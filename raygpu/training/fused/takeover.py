@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from raygpu.training.fused.loss_scales import write_scale
 from raygpu.training.fused.program import Program
 from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.parameter_average import unaveraged
@@ -19,6 +20,7 @@ class EvolvingArray(Protocol):
     program: Program
     device: torch.device
     epoch: int
+    steps_per_epoch: int
 
     def place(self, trial_id: str) -> tuple[Tile, int]:
         """Return the tile of a member, and its row there. Raises KeyError for one that was dropped."""
@@ -72,6 +74,9 @@ def write_member(array: EvolvingArray, trial_id: str, state: Mapping[str, Any]) 
         tensors[owner][i].copy_(trained[name])
         if owner in average:
             average[owner][i].copy_(state["model"][name])
+    if scales := program.optimizer.loss_scales(tile.moments):
+        skipped = array.epoch * array.steps_per_epoch - state["optimizer"]["num_steps"]
+        write_scale(scales, i, state["loss_scale"], skipped)
     for name, buffers in zip(program.optimized, state["optimizer"]["buffers"], strict=True):
         for number, stack in enumerate(program.optimizer.moments(tile.moments)):
             if name in stack:

@@ -9,9 +9,11 @@ import torch
 
 from raygpu.search.trials import Trial
 from raygpu.training.fused.member_generators import MemberStreams
-from raygpu.training.fused.optimizers import Stacked
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import in_precision
+
+Stacked = dict[str, torch.Tensor]
+"""Tensors by name; the first axis of each counts the members."""
 
 
 class Tile:
@@ -34,7 +36,8 @@ class Tile:
         """Parameters that are frozen, or on which the loss does not depend."""
         self.buffers = buffers
         self.moments = moments
-        """The optimizer's state, with an average of parameters and buffers if a member has one."""
+        """The optimizer's state, with an average of parameters and buffers if a member has one, and in fp16 with the
+        loss scales."""
         self.graphed: Callable[..., torch.Tensor] | None = None
         """The step as a recorded CUDA graph, once there is one."""
         self.streams: MemberStreams | None = None

@@ -11,11 +11,29 @@ from typing import Any, assert_never
 
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.keras.quiet_import import keras
+from raygpu.training.loss_scaling import GROWTH_STEPS, INITIAL_SCALE, LOWEST_SCALE
 
 
-def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
-    """Make the optimizer of a trial. Assign its learning rate before each step. Raises ValueError for `ema_decay` and
-    `micro_batch_size`."""
+def make_optimizer(settings: OptimizerSettings, *, scales_loss: bool = False) -> keras.optimizers.Optimizer:
+    """Make the optimizer of a trial. Assign its learning rate before each step.
+
+    scales_loss: whether its gradients are those of `scale_loss(loss)`, and steps that overflow are left out. Raises
+    ValueError for `ema_decay` and `micro_batch_size`.
+    """
+    made = _made(settings)
+    made.settings = settings
+    if not scales_loss:
+        return made
+    return keras.optimizers.LossScaleOptimizer(made, initial_scale=INITIAL_SCALE, dynamic_growth_steps=GROWTH_STEPS)
+
+
+def takes_no_step(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Return whether gradients are never finite: see `LOWEST_SCALE`."""
+    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return is_scaled and float(optimizer.dynamic_scale.numpy()) < LOWEST_SCALE
+
+
+def _made(settings: OptimizerSettings) -> Sgd | Adam:
     if settings.ema_decay is not None:
         raise ValueError("hyper-parameter ema_decay: only a TorchExperiment has an average of its parameters")
     if settings.micro_batch_size is not None:
@@ -33,14 +51,26 @@ def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
             assert_never(settings.optimizer)
 
 
-class _Reduced:
-    """Optimizer base for gradients that are already summed over all devices; Keras' own would sum them once more."""
+class _TrialsOwn:
+    """Optimizer base for whole gradients, which are clipped and get the decay of SGD and Adam first.
+
+    They are already summed over all devices; Keras' own optimizers would sum them once more.
+    """
+
+    settings: OptimizerSettings
+
+    def apply(self, grads: list[Any], trainable_variables: list[Any]) -> None:
+        """Take a step with these gradients of these variables."""
+        if self.settings.clip_norm is not None:
+            grads = clip(grads, self.settings.clip_norm)
+        grads = with_l2(self.settings, grads, trainable_variables)
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars
 
 
-class Sgd(_Reduced, keras.optimizers.SGD):
+class Sgd(_TrialsOwn, keras.optimizers.SGD):
     """SGD as in torch.optim: velocity = momentum * velocity + gradient; weight -= lr * velocity."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -54,7 +84,7 @@ class Sgd(_Reduced, keras.optimizers.SGD):
         self.assign_sub(variable, update * lr)
 
 
-class Adam(_Reduced, keras.optimizers.Adam):
+class Adam(_TrialsOwn, keras.optimizers.Adam):
     """Adam as in torch.optim, and AdamW with `weight_decay`: epsilon is added after both moments' bias is corrected."""
 
     epsilon: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raygpu.experiment import Mean, Sum
@@ -37,6 +37,11 @@ class Loss:
         """Return the scalar whose gradient an optimizer step takes; traced."""
         total = self.total if self.weight is None else self.total / divisor(self.weight)
         return total if self.penalty is None else total + self.penalty
+
+    def scaled(self, scale: Callable[[Any], Any]) -> Loss:
+        """Return this loss times a factor, by a function that multiplies by it; traced."""
+        penalty = None if self.penalty is None else scale(self.penalty)
+        return replace(self, total=scale(self.total), penalty=penalty)
 
     def parts(self, count: Any, share: Any = 1.0) -> Any:
         """Return numerator and denominator of the reported loss, float64 (2,); traced.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from raygpu.training.data.columns import columns_of, order_of_reading
 from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.data import data_part, tensors
-from raygpu.training.keras.optimizers import clip, make_optimizer, with_l2
+from raygpu.training.keras.optimizers import make_optimizer, takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
 
@@ -32,6 +33,8 @@ WEIGHTS = "model.weights.h5"
 OPTIMIZER = "optimizer.npz"
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
+MIXED = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+"""Keras' policies of mixed precision."""
 CALL_S = 0.02
 """Minimum duration of a timed call, in seconds: long enough to hide the cost of a call from Python."""
 
@@ -75,7 +78,7 @@ class KerasSolo:
         """Inputs that are read while they are trained on."""
         model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
         self.model = self._on_devices(model)
-        self.optimizer = make_optimizer(self.optimizer_settings)
+        self.optimizer = make_optimizer(self.optimizer_settings, scales_loss=settings.scales_loss)
         self.optimizer.build(self.model.trainable_variables)
         self.epoch = 0
         self._train_steps: Any = None
@@ -137,7 +140,7 @@ class KerasSolo:
             ).numpy()
         except tf.errors.OpError as error:
             raise self.train_data.fault(error) from error
-        return float(total / (weight or 1.0))
+        return math.nan if takes_no_step(self.optimizer) else float(total / (weight or 1.0))
 
     def trial_steps(self) -> Iterator[int]:
         """Take steps without end, to be timed; yield the samples of each call, which takes CALL_S or an epoch.
@@ -181,15 +184,13 @@ class KerasSolo:
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             loss = self.loss(inputs, targets)
-            objective = loss.objective()
+            objective = self.optimizer.scale_loss(loss.objective())
         found = zip(tape.gradient(objective, variables), variables, strict=True)
         # Embeddings give sparse gradients, which neither the norm nor a decay can use.
         pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in found if gradient is not None]
         gradients, used = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        if self.optimizer_settings.clip_norm is not None:
-            gradients = clip(gradients, self.optimizer_settings.clip_norm)
         self.optimizer.learning_rate = lr
-        self.optimizer.apply(with_l2(self.optimizer_settings, gradients, used), used)
+        self.optimizer.apply(gradients, used)
         return loss
 
     def loss(self, inputs: Any, targets: Any) -> Loss:
@@ -260,7 +261,7 @@ def initial_model(
     _check_backend()
     keras.utils.set_random_seed(seed % 2**32)  # NumPy's seeds end there
     policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bf16" else policy)
+    keras.config.set_dtype_policy(MIXED.get(precision, policy))
     try:
         model = base.build_model(experiment, hp)
     finally:
@@ -377,7 +378,8 @@ def _check_backend() -> None:
 
 
 def in_float32(outputs: Any) -> Any:
-    """Cast bfloat16 outputs to float32: a loss of 8 significant bits is too coarse."""
+    """Cast outputs of half precision to float32: a loss of 8 or 11 significant bits is too coarse."""
+    half = tf.bfloat16, tf.float16
     return keras.tree.map_structure(
-        lambda tensor: tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor, outputs
+        lambda tensor: tf.cast(tensor, tf.float32) if tensor.dtype in half else tensor, outputs
     )

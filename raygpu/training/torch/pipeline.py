@@ -341,8 +341,11 @@ def _require_possible(model: nn.Module, pipeline: PipelineSettings, settings: Se
         )
     if pipeline.schedule == "1f1b" and number < pipeline.num_stages:
         faults.append(f"micro_batches: read {number}; 1f1b needs one for each of the {pipeline.num_stages} stages")
-    if settings.precision == "bf16":
-        faults.append("precision: read bf16; a pipeline is traced in the model's own precision: use float32 or tf32")
+    if settings.precision in ("bf16", "fp16"):
+        faults.append(
+            f"precision: read {settings.precision}; a pipeline is traced in the model's own precision: use float32 or"
+            " tf32"
+        )
     if faults:
         raise BadInput(faults)
     if dist.get_world_size() != pipeline.num_stages:

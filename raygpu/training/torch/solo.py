@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
+from raygpu.training.torch.loss_scale import LossScale
 from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
 from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
@@ -66,6 +67,7 @@ class TorchSolo:
         self.epochs = settings.epochs
         self.device = device or default_device()
         self.autocast = prepare_torch(settings, self.device)
+        self.loss_scale = LossScale(self.device, enabled=settings.scales_loss)
         self.data = training_data(splits, self.device, dtype, [trial], settings.threads)
         self.samples_per_epoch = self.data.samples_per_epoch
         self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
@@ -93,11 +95,12 @@ class TorchSolo:
         return None if decay is None else ParameterAverage(self.model, decay)
 
     def take_step(self, lr: float) -> None:
-        """Take an optimizer step by the gradients that the parameters have, and drop these."""
+        """Take an optimizer step by the gradients that the parameters have, and drop these. In fp16 they are unscaled
+        already, and a step that overflowed is left out."""
         unfrozen, average = self.optimizer.take_unfrozen(), self.average
         if average is not None:
             average.take_in(unfrozen)
-        self.optimizer.step(lr)
+        self.loss_scale.step(partial(self.optimizer.step, lr))
         if average is not None:
             average.update()
 
@@ -124,7 +127,7 @@ class TorchSolo:
         for parts in self._steps(self.epoch):
             for loss, count in parts:
                 losses.add(loss, count)
-        return losses.value().item()  # the epoch's only wait for the device
+        return self.loss_scale.reported(losses.value().item())  # without fp16, the epoch's only wait for the device
 
     def _steps(self, epoch: int, most: int | None = None) -> Iterator[list[tuple[Any, int]]]:
         """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each part of a
@@ -140,6 +143,7 @@ class TorchSolo:
         batches = self._batches(epoch, chosen, sizes)
         for number, each in enumerate(sizes):
             parts = self._add_gradients(batches, each)
+            self.loss_scale.unscale(self.optimizer.parameters)
             if settings.clip_norm is not None:
                 clip_gradients(self.optimizer.parameters, settings.clip_norm)
             self.take_step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
@@ -165,14 +169,14 @@ class TorchSolo:
         """Give the parameters the gradient of a batch, taken in parts of these sizes; return the loss of each part."""
         if len(sizes) == 1:
             loss = self._loss(*next(batches))
-            backward(loss)
+            backward(self.loss_scale.scaled(loss))
             return [(loss, sizes[0])]
         gradient, losses = self._step_gradient, []
         gradient.begin(sum(sizes))
         for number, size in enumerate(sizes):
             with gradient.set_aside():
                 loss = self._loss(*next(batches))
-            gradient.add(loss, size, last=number == len(sizes) - 1)
+            gradient.add(self.loss_scale.scaled(loss), size, last=number == len(sizes) - 1)
             losses.append((loss, size))
         gradient.end()
         return losses
@@ -240,10 +244,10 @@ class TorchSolo:
         torch.save(self.state() | {"epoch": self.epoch}, folder / CHECKPOINT)
 
     def state(self) -> dict[str, Any]:
-        """Return the state dicts of a checkpoint: `model`, which was evaluated, and `optimizer`; with an average also
-        the model with which the training goes on."""
+        """Return the state dicts of a checkpoint: `model`, which was evaluated, `optimizer` and `loss_scale`; with an
+        average also the model with which the training goes on."""
         models = {"model": self.model.state_dict()} if self.average is None else self.average.state_dicts()
-        return {**models, "optimizer": self.optimizer.state_dict()}
+        return {**models, "optimizer": self.optimizer.state_dict(), "loss_scale": self.loss_scale.state_dict()}
 
     def load_state(self, state: Mapping[str, Any], epoch: int) -> None:
         """Take over the state dicts of a checkpoint. epoch: of the next step."""
@@ -252,6 +256,7 @@ class TorchSolo:
             self.average.load_average(state)
         self.optimizer.use(self.optimizer_settings.in_epoch(epoch))
         self.optimizer.load_state_dict(state["optimizer"])
+        self.loss_scale.load_state_dict(state.get("loss_scale", {}))  # an older version has none
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote."""
@@ -355,11 +360,12 @@ def prepare_torch(settings: Settings, device: torch.device) -> Callable[[], Abst
     torch.set_flush_denormal(True)
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"  # convolutions, where it is on by default
-    if settings.precision != "bf16":
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
+    if half is None:
         return nullcontext
 
     def autocast() -> AbstractContextManager[None]:
         """Return the context of a forward pass in mixed precision."""
-        return torch.autocast(device.type, dtype=torch.bfloat16)
+        return torch.autocast(device.type, dtype=half)
 
     return autocast

@@ -100,7 +100,7 @@ def test_a_trial_that_loses_the_cuda_context_fails_alone(sweep_config: Any) -> N
 
 
 @gpu_alone
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_other_precisions_train_as_float32_does_nearly(precision: Any) -> None:
     kind, shape = MODELS["mlp"]
     experiment, trial = kind(), Trial("t0", 3, {**shape, "lr": 0.1})

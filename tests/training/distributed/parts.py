@@ -26,10 +26,11 @@ def training(
     *,
     epochs: int = 2,
     dtype: torch.dtype | None = None,
+    precision: Any = "float32",
     request: Callable[[], Any] = lambda: "",
 ) -> TorchParallel:
     """One rank's part of a training, by default of the only one."""
-    settings = Settings(epochs=epochs, threads=1, precision="float32", folder=Path())
+    settings = Settings(epochs=epochs, threads=1, precision=precision, folder=Path())
     ranks = ranks or OneRank()
     trial = Trial("t0000", 3, hp)
     solo = TorchSolo(experiment, splits, trial, settings, dtype=dtype, optimizer_settings=parallel.optimizer_settings)

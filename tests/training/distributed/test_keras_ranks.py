@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from raygpu import KerasExperiment, Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import ParallelSettings
+from tests.keras_cases import KerasOverflowingSamples
 from tests.ranks import compute_in, on_keras_ranks
 from tests.small_data import few
 
@@ -111,6 +113,39 @@ def alone(ranks: Any, per_epoch: int | None = None) -> Any:
     while (ended := solo.run_epoch()) is not None:
         result = ended
     return np.concatenate([variable.numpy().ravel() for variable in solo.model.trainable_variables]), result
+
+
+def left_out(ranks: Any, parallel: ParallelSettings | None) -> Any:
+    """In float64, where the steps alone are those of fp16: the weights, the loss scale and the noise scale."""
+    from raygpu.training.distributed.keras_ranks import KerasParallel
+    from raygpu.training.keras import solo
+
+    compute_in("float64")
+    trial, settings = Trial("t0000", 3, {**HP, "batch_size": 8}), Settings(1, 1, "fp16", Path())
+    mixed, solo.MIXED = solo.MIXED, {}
+    try:
+        if parallel is None:
+            own: Any = solo.KerasSolo(KerasOverflowingSamples(), few(), trial, settings)
+            own.run_epoch()
+            return parameters(SimpleNamespace(solo=own)), float(own.optimizer.dynamic_scale.numpy()), None
+        own = KerasParallel(KerasOverflowingSamples(), few(), trial, settings, parallel, ranks)
+        while own.advance() is not None:
+            pass
+        return parameters(own), float(own.solo.optimizer.dynamic_scale.numpy()), own.coordinator.noise.scale()
+    finally:
+        solo.MIXED = mixed
+
+
+@pytest.mark.parametrize(("processes", "local"), [(1, 2), (2, 1)], ids=SPREAD_IDS[:2])
+def test_all_devices_leave_out_a_step_of_fp16_that_overflows_on_one(processes: int, local: int) -> None:
+    wanted, scale, _ = on_keras_ranks(1, left_out, None, local=2)[0]
+    assert 2.0**-9 < scale < 2.0**16
+    for own, own_scale, noise in on_keras_ranks(
+        processes, left_out, ParallelSettings(8, ratios=(3.0, 2.0)), local=local
+    ):
+        assert np.linalg.norm(own - wanted) <= 1e-12 * np.linalg.norm(wanted)
+        assert own_scale == scale
+        assert noise is None or np.isfinite(noise)
 
 
 @pytest.fixture(scope="module")

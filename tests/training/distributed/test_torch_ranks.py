@@ -22,7 +22,8 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Cnn, Mlp, few
 from tests.ranks import on_ranks
-from tests.training.distributed.parts import gradient, parameters, training
+from tests.training.distributed.parts import gradient, parameters, sharded, training
+from tests.training.torch.overflowing import OverflowingSamples
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 32, "clip_norm": 1.0}
 
@@ -78,6 +79,28 @@ def test_ranks_train_as_one_process_does(ratios: tuple[float, ...], accumulate: 
     alone, _ = trained(OneRank(), Mlp(), HP, ParallelSettings(batch), num_train)
     assert all(notes == [] for _, notes in found)
     assert max(distance(own, alone) for own, _ in found) <= 1e-12
+
+
+def left_out(ranks: Ranks, make: Any) -> Any:
+    """A training in double precision, which torch.autocast leaves as it is: the steps alone are those of fp16."""
+    parallel = ParallelSettings(8, ratios=(3.0, 2.0) if ranks.world > 1 and make is training else ())
+    own = make(OverflowingSamples(), few(), HP, parallel, ranks, epochs=1, dtype=torch.float64, precision="fp16")
+    run(own)
+    states = own.states()
+    return states["model"], states["loss_scale"], states["optimizer"]["num_steps"], own.coordinator.noise.scale()
+
+
+@pytest.mark.parametrize("make", [training, sharded])
+def test_all_ranks_leave_out_a_step_of_fp16_that_overflows_on_one(make: Any) -> None:
+    found = on_ranks(2, left_out, make)
+    model, scale, num_steps, _ = left_out(OneRank(), training)
+    for own, own_scale, own_steps, noise in found:
+        assert (own_scale, own_steps) == (scale, num_steps)
+        assert noise is None or np.isfinite(noise)
+        if own:  # the model of shards is gathered on rank 0
+            assert distance([own[name] for name in model], [*model.values()]) <= 1e-12
+    assert scale["scale"] == 2.0 ** (16 - 25 + num_steps)
+    assert 5 < num_steps < 20
 
 
 @pytest.mark.slow

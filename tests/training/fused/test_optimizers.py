@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
+from raygpu.training.fused.optimizers import ArrayOptimizer
+from raygpu.training.fused.tile import Stacked
 from raygpu.training.hyperparameters import OptimizerSettings
 
 STEPS = 12
@@ -167,16 +168,21 @@ def test_members_are_of_one_kind() -> None:
 
 def test_what_no_member_uses_costs_nothing() -> None:
     plain = ArrayOptimizer([OptimizerSettings(), OptimizerSettings(lr=0.5)])
-    assert plain.program == ("sgd", False, False, False, False, False)
+    assert plain.program == ("sgd", False, False, False, False, False, False)
     assert plain.new_state({"a": torch.zeros(2, 3)}, {}) == []
     some = ArrayOptimizer([OptimizerSettings(), OptimizerSettings(momentum=0.9, nesterov=True, clip_norm=1.0)])
-    assert some.program == ("sgd", True, True, False, True, False)
+    assert some.program == ("sgd", True, True, False, True, False, False)
     assert len(some.new_state({"a": torch.zeros(2, 3)}, {})) == 1
     averaged = ArrayOptimizer([OptimizerSettings(), OptimizerSettings(ema_decay=0.9)])
-    assert averaged.program == ("sgd", False, False, False, False, True)
+    assert averaged.program == ("sgd", False, False, False, False, True, False)
     assert [
         *averaged.new_state({"a": torch.zeros(2, 3)}, {"b": torch.zeros(2), "c": torch.zeros(2, dtype=int)})[0]
     ] == [
         "a",
         "b",
     ]
+    scaled = ArrayOptimizer([OptimizerSettings(), OptimizerSettings(momentum=0.9)], has_loss_scale=True)
+    assert scaled.program == ("sgd", True, False, False, False, False, True)
+    scales, velocity = scaled.new_state({"a": torch.zeros(2, 3)}, {})
+    assert ([*scales], [*velocity]) == (["scale", "growth_tracker", "skipped"], ["a"])
+    assert scales["scale"].tolist() == [2.0**16] * 2

@@ -1,0 +1,89 @@
+"""The loss scale of one torch training in fp16, by torch.amp.GradScaler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from raygpu.experiment import Mean, Sum
+from raygpu.training.loss_scaling import BACKOFF, GROWTH, GROWTH_STEPS, INITIAL_SCALE, LOWEST_SCALE
+
+
+@dataclass(slots=True)
+class _Step:
+    """The part of an optimizer that GradScaler uses."""
+
+    param_groups: list[dict[str, Any]]
+    step: Callable[[], None]
+
+
+class LossScale:
+    """The loss scale of one training.
+
+    enabled: whether there is one; otherwise no method does anything but `step`, which takes every step.
+    """
+
+    def __init__(self, device: torch.device, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._device = device
+        self._scaler = torch.amp.GradScaler(device.type, INITIAL_SCALE, GROWTH, BACKOFF, GROWTH_STEPS, enabled)
+        self._pending: _Step | None = None
+        """The step whose gradients are unscaled already."""
+
+    def scaled(self, loss: Any) -> Any:
+        """Return a result of `loss` times the scale: for the gradient, not to be reported."""
+        if not self.enabled:
+            return loss
+        if isinstance(loss, Mean | Sum):
+            return replace(loss, total=self._scaler.scale(torch.as_tensor(loss.total, device=self._device)))
+        return self._scaler.scale(loss) if isinstance(loss, torch.Tensor) else loss
+
+    def unscale(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Divide the parameters' gradients by the scale; call it before they are clipped, and before `step`."""
+        if self.enabled and any(parameter.grad is not None for parameter in parameters):
+            self._pending = _Step([{"params": parameters}], lambda: None)
+            self._scaler.unscale_(self._pending)
+
+    def unscaled_square(self, square: torch.Tensor) -> torch.Tensor:
+        """Return the square of the norm of a gradient of a scaled loss, of the loss itself."""
+        return square / self._scaler.scale(torch.ones((), device=square.device)) ** 2
+
+    def step(self, take: Callable[[], None]) -> None:
+        """Take a step unless a gradient is not finite, drop the gradients, and adapt the scale."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return take()
+        pending.step = take
+        self._scaler.step(pending)
+        self._scaler.update()
+        for parameter in pending.param_groups[0]["params"]:
+            parameter.grad = None
+        return None
+
+    def reported(self, loss: float) -> float:
+        """Return the loss of an epoch; NaN if gradients are never finite: see `LOWEST_SCALE`."""
+        return math.nan if self._scaler.get_scale() < LOWEST_SCALE else loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return GradScaler's state; empty without a scale."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state of `state_dict`; of a training without a scale, nothing."""
+        if self.enabled and state:
+            self._scaler.load_state_dict(dict(state))
+
+
+def scaler_state(scale: float, growth_steps: int) -> dict[str, Any]:
+    """Return the state of a GradScaler. growth_steps: since the scale has changed."""
+    return {
+        "scale": scale,
+        "growth_factor": GROWTH,
+        "backoff_factor": BACKOFF,
+        "growth_interval": GROWTH_STEPS,
+        "_growth_tracker": growth_steps,
+    }
