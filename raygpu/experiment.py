@@ -365,8 +365,8 @@ class Experiment(ABC):
         """Return the loss of a batch, a scalar tensor: the mean over its samples.
 
         Called on the training's device for each training batch, or each part of one, and for each validation batch.
-        outputs: of the model, as a rule (batch, ...); with `bf16`, a torch model's may be bfloat16. targets: (batch,
-        ...) with the dtype of `data()`, or a dict of such tensors; a copy.
+        outputs: of the model, as a rule (batch, ...); with `bf16` or `fp16`, a torch model's may be of half precision.
+        targets: (batch, ...) with the dtype of `data()`, or a dict of such tensors; a copy.
 
         A loss that counts samples unequally returns `Mean`, one that adds them up `Sum`; the kind has to be the same
         for every batch. In fused mode it runs under `torch.vmap`: see `TorchExperiment` for what that forbids.

@@ -12,7 +12,7 @@ class KerasExperiment(Experiment):
 
     `augment`, `loss` and `metrics` are traced once into a TensorFlow graph: use `keras.ops` and TensorFlow, draw random
     numbers from `keras.random`, and let no Python `if` depend on a tensor. NumPy and Python code runs once, while
-    tracing. Outputs in bfloat16 reach `loss` and `metrics` as float32.
+    tracing. Outputs of half precision reach `loss` and `metrics` as float32.
     """
 
     framework = "keras"

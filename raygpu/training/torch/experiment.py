@@ -42,8 +42,8 @@ class TorchExperiment(Experiment):
         (distillation), an auxiliary loss. A step of its own calls `augment` itself if it wants to; `loss` then scores
         validation data alone.
 
-        Called on the training's device, in training mode and with `bf16` in mixed precision, for each training batch or
-        each part of one; `backward` and the optimizer's step follow. model: as `model(hp)` made it, with the parameters
+        Called on the training's device, in training mode and with `bf16` or `fp16` in mixed precision, for each batch or
+        part of one; `backward` and the optimizer's step follow. model: as `model(hp)` made it, with the parameters
         that train, to be called as `model(x)`, or by its methods and its modules. inputs, targets: (batch, ...) with
         the dtype of `data()`, or dicts of such tensors; copies, which may be changed in place.
 
