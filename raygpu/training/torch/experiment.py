@@ -42,10 +42,10 @@ class TorchExperiment(Experiment):
         (distillation), an auxiliary loss. A step of its own calls `augment` itself if it wants to; `loss` then scores
         validation data alone.
 
-        Called on the training's device, in training mode and with `bf16` or `fp16` in mixed precision, for each batch or
-        part of one; `backward` and the optimizer's step follow. model: as `model(hp)` made it, with the parameters
-        that train, to be called as `model(x)`, or by its methods and its modules. inputs, targets: (batch, ...) with
-        the dtype of `data()`, or dicts of such tensors; copies, which may be changed in place.
+        Called on the training's device, in training mode and with `bf16` or `fp16` in mixed precision, for each
+        batch or part of one; `backward` and the optimizer's step follow. model: as `model(hp)` made it, with the
+        parameters that train, to be called as `model(x)`, or by its methods and its modules. inputs, targets: (batch,
+        ...) with the dtype of `data()`, or dicts of such tensors; copies, which may be changed in place.
 
         hp: as in `model`; the names read are recorded. In fused mode it runs under `torch.vmap`.
         """
