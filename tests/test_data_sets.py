@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from raygpu import sweep, train
+from raygpu import balance, pack, place, sweep, train
+from raygpu.config import BalanceConfig, PackConfig, PlaceConfig
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
 from raygpu.sweep import Result
 from raygpu.training.base import Settings
 from raygpu.training.torch.solo import TorchSolo
-from tests.data_set_cases import Read
+from raygpu.workflow import packing
+from tests.data_set_cases import Read, ReadByKeras
 from tests.test_sweep import rows, runs
-from tests.test_train import HP, configuration, last
+from tests.test_train import HP, configuration, last, last_checkpoint
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -57,6 +59,8 @@ def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
     common = {"metric": "accuracy", "epochs": 2, "space": {"lr": 0.1}}
     with pytest.raises(BadInput, match="folds: read 2; folds are cut from arrays"):
         sweep.run(sweep_config(experiment="tests.data_set_cases:Read", folds=2, **common))
+    with pytest.raises(BadInput, match=r"data\(\) is of dataset_splits: a KerasExperiment's placements take arrays"):
+        place.run(PlaceConfig(experiment="tests.data_set_cases:ReadByKeras", hyperparameters={"lr": 0.1}))
     for name, more, line in (
         ("ReadByKeras", {"gpu": {"mode": "split"}}, r"data\(\) is of dataset_splits: read gpu.mode 'split'"),
         ("TransformedForKeras", {}, r"data\(\) is of dataset_splits: transform is for a TorchExperiment"),
@@ -78,3 +82,42 @@ def test_two_workers_read_what_one_reads(ray_address: str, tmp_path: Path) -> No
     assert last(found).keys() == alone.model.state_dict().keys()
     for name, value in alone.model.state_dict().items():
         assert torch.allclose(value, last(found)[name], rtol=1e-4, atol=1e-5), name
+
+
+def test_two_workers_with_a_keras_model_read_what_one_reads(ray_address: str, tmp_path: Path) -> None:
+    from raygpu.training.keras.solo import WEIGHTS, KerasSolo
+
+    found = train.run(
+        configuration(
+            tmp_path,
+            experiment="tests.data_set_cases:ReadByKeras",
+            hyperparameters={"batch_size": 16},
+            epochs=2,
+            global_batch=16,
+            cluster={"address": ray_address},
+            tracking={"enabled": False},
+        )
+    )
+    assert found.summary["workers_s"]["data"] > 0
+    trial = Trial("t0000", 0, {**HP, "batch_size": 16})
+    alone = KerasSolo(ReadByKeras(), ReadByKeras().data(), trial, Settings(2, 1, "float32", tmp_path))
+    while alone.run_epoch() is not None:
+        pass
+    wanted = alone.model.get_weights()
+    alone.model.load_weights(last_checkpoint(found) / WEIGHTS)
+    for value, expected in zip(alone.model.get_weights(), wanted, strict=True):
+        assert value == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    alone.close()
+
+
+@pytest.mark.slow
+def test_devices_are_balanced_and_trainings_packed_while_samples_are_read(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"name": "x", "runs_dir": str(tmp_path), "experiment": "tests.data_set_cases:ReadByKeras"}
+    values = {"lr": 0.1, "batch_size": 16}
+    packed = PackConfig(**common, space=values, epochs=2, numbers="1,2", rounds=1, profiles=str(tmp_path / "profiles"))
+    found = packing.find_training(packed, "x", Path(__file__).parents[1], list)
+    assert packing._ways(found)[0] == ["process"]
+    assert pack.run(packed).exit_code == 0
+    own = {"workers": 2, "global_batch": 16, "window_s": 0.2, "rounds": 2, "turn_s": 0.5}
+    settings = BalanceConfig(**common, hyperparameters=values, epochs=2, **own)
+    assert balance.run(settings).exit_code == 0

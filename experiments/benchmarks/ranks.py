@@ -96,7 +96,7 @@ def _keras_rank(pipe: Connection, rank: int, world: int, addresses: list[str], l
         task = {"type": "worker", "index": rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
     from raygpu.training.base import Settings
-    from raygpu.training.distributed.keras_ranks import KerasRanks
+    from raygpu.training.distributed.keras_devices import KerasRanks
 
     settings = Settings(epochs=1, threads=1, precision="float32", folder=Path())
     _serve(pipe, KerasRanks(world, local, settings))

@@ -77,9 +77,10 @@ def keras_gradient(ranks: Any, weighted: bool, model: str, ratios: tuple[float, 
 
         vector: Any
 
-        def _compute(self, order: Any, span: Any, whole: Any) -> Any:
-            loss_sum, seconds, square, gradients = super()._compute(order, span, whole)
+        def _compute(self, whole: Any, *given: Any) -> Any:
+            loss_sum, seconds, square, gradients = super()._compute(whole, *given)
             if not weighted:
+                _, span = given
                 factor = whole / tf.cast(span[1], whole.dtype) / ranks.world
                 gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
             return loss_sum, seconds, square, gradients

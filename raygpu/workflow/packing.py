@@ -19,7 +19,7 @@ from raygpu.engines.cluster.hardware import local_hardware
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment
+from raygpu.experiment import Experiment, reads_later
 from raygpu.planning.advice import Scaling
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records.run_directory import RunDirectory
@@ -119,6 +119,9 @@ def _ways(measuring: MeasuredTraining) -> tuple[list[Way], list[str]]:
         notes["split"] = "only a KerasExperiment runs on TensorFlow's logical devices"
     if kind not in ("torch", "keras"):
         notes["threads"] = "only an experiment's training shares a process"
+    splits = measuring.workload.splits
+    if kind == "keras" and splits is not None and reads_later(splits.train_inputs):
+        notes |= dict.fromkeys(("split", "threads"), "Keras trainings that share a process take arrays")
     if not measuring.prepared.gpus:
         notes["mps"] = "no NVIDIA GPU here"
     ways = [way for way in asked if way not in notes]

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
+from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
@@ -155,10 +155,10 @@ def _require_read_by_keras(config: ProblemConfig, name: str, splits: Splits) -> 
     """Raise BadInput where a KerasExperiment cannot read the samples of data sets in this way. name: of its method."""
     fault = None
     (column, *_) = columns_of(splits.train_inputs)
-    if not isinstance(config, SweepConfig):
-        fault = "a KerasExperiment reads samples in a sweep alone; here it takes arrays"
-    elif config.gpu.mode == "split":
+    if isinstance(config, SweepConfig) and config.gpu.mode == "split":
         fault = "read gpu.mode 'split', in which Keras trials take arrays: process"
+    elif isinstance(config, PlaceConfig):
+        fault = "a KerasExperiment's placements take arrays"
     elif column.samples.reading.transform is not None:
         fault = "transform is for a TorchExperiment; a KerasExperiment has augment(), or its data set does it"
     if fault is not None:

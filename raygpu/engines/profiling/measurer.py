@@ -16,7 +16,7 @@ from raygpu.config.source import Source
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
 from raygpu.engines.profiling.workload import Workload
-from raygpu.experiment import Splits
+from raygpu.experiment import Splits, reads_later
 from raygpu.planning.cost_model import FreeMemory, options
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
@@ -157,7 +157,8 @@ class Measurer:
 
     @property
     def _may_split(self) -> bool:
-        return self.config.gpu.mode in ("auto", "split") and self.source.kind == "keras"
+        in_memory = self.splits is not None and not reads_later(self.splits.train_inputs)
+        return self.config.gpu.mode in ("auto", "split") and self.source.kind == "keras" and in_memory
 
     def _compare(self, found: Estimates, hardware: Hardware) -> None:
         """Add the kept profiles of the largest group on each type of the sweep's devices, and on others."""

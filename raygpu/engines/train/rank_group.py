@@ -170,7 +170,7 @@ def _ranks(task: WorkerTask, settings: Settings) -> Any:
     processes = ray.train.get_context().get_world_size()
     if task.source.kind == "keras":
         os.environ.pop("TF_USE_LEGACY_KERAS", None)  # which Ray Train sets, and which tf.keras would heed
-        from raygpu.training.distributed.keras_ranks import KerasRanks, num_gpus
+        from raygpu.training.distributed.keras_devices import KerasRanks, num_gpus
 
         if not task.simulated and (seen := num_gpus()) != task.devices_per_worker:
             raise RuntimeError(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -22,74 +21,20 @@ from raygpu.experiment import Experiment, Splits
 from raygpu.records.training_progress import ControlRequest
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.coordinator import Norm, RankReport
+from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
+from raygpu.training.distributed.keras_devices import KerasRanks
+from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesRead, Span
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import ParallelSettings
-from raygpu.training.keras.data import DeviceData, chosen_rows
+from raygpu.training.keras.data import ReadData
 from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
-from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.optimizers import takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import PartGradient
-from raygpu.training.keras.solo import WEIGHTS, KerasSolo, configure, random_states
+from raygpu.training.keras.solo import WEIGHTS, KerasSolo, random_states
 
 PROGRESS = "parallel.json"
 """File, beside those of `KerasSolo`, with the state of a training within an epoch."""
-
-
-def num_gpus() -> int:
-    """Return the number of GPUs that TensorFlow sees."""
-    return len(tf.config.list_physical_devices("GPU"))
-
-
-class KerasRanks:
-    """The devices of this process, and of the other processes in TF_CONFIG."""
-
-    def __init__(self, processes: int, local: int, settings: Settings, *, shared: bool = False) -> None:
-        """Start the devices; has to come before anything else of TensorFlow in this process.
-
-        local: number of devices of this process. shared: several processes share a GPU, which NCCL refuses.
-        """
-        configure(settings)
-        self.strategy = _strategy(processes, local, shared)
-        self.world = self.strategy.num_replicas_in_sync
-        self.local = self.world // processes
-        resolver = self.strategy.cluster_resolver if processes > 1 else None
-        self.rank = (resolver.task_id if resolver is not None else 0) * self.local
-        self._processes = processes
-        # Called from Python it would be traced anew each time.
-        self._gather: Any = tf.function(lambda values: self.strategy.gather(values, axis=0))
-
-    def gather(self, values: Sequence[Any]) -> list[Any]:
-        """Return each rank's value, by rank. All processes call it, and each waits."""
-        if self._processes == 1:
-            return list(values)
-        own = np.frombuffer(pickle.dumps(list(values)), np.uint8)
-        most = max(self._gathered(np.array([len(own)], np.int32)))
-        room = 1 << int(most).bit_length()  # few lengths: each new one is traced
-        found = self._gathered(np.pad(own, (0, room - len(own))))
-        processes = np.split(found.astype(np.uint8), self._processes)
-        return [value for each in processes for value in pickle.loads(each.tobytes())]
-
-    def _gathered(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of all processes, one after the other."""
-        own = tf.constant(values, tf.int32)
-        given = self.strategy.experimental_distribute_values_from_function(lambda _: own)
-        found = np.asarray(self._gather(given))
-        return found.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
-
-
-def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strategy:
-    if processes > 1:
-        kinds = tf.distribute.experimental.CommunicationImplementation
-        options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.RING if shared else kinds.AUTO)
-        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    gpus = tf.config.list_physical_devices("GPU")
-    if local == 1:
-        return tf.distribute.OneDeviceStrategy("GPU:0" if gpus else "CPU:0")
-    if not gpus:
-        make_logical_devices(local, None)
-    return tf.distribute.MirroredStrategy([f"{'GPU' if gpus else 'CPU'}:{index}" for index in range(local)])
 
 
 class KerasParallel(ParallelTraining):
@@ -115,14 +60,16 @@ class KerasParallel(ParallelTraining):
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         if ranks.world > 1:
             self._note_batch_norm()
-        self._data = self._copies()
-        """Training data on each device of this process."""
+        self._data = self._samples()
         self._layout = PartGradient([], "")
         """Layout of a part's gradient, known once `_compute` is traced."""
-        self._compute_step: Any = tf.function(self._compute_all)
+        self._compute_step: Any = tf.function(self._compute_all, reduce_retracing=True)
         self._add_parts: Any = tf.function(self._add_all)
         self._apply_step: Any = tf.function(self._apply_all)
-        self._order: Any = None
+        self._order = np.empty(0, np.int64)
+        """Samples of the epoch."""
+        self._split: list[list[LocalBatch]] = []
+        """The split of the epoch's first and last batch as `_data` have it; empty to have them begin anew."""
         self._random: list[list[Any]] = []
         """Generator states for dropout and augmentation, by device of this process."""
         self._loss_parts = np.zeros((ranks.local, 2))
@@ -142,56 +89,49 @@ class KerasParallel(ParallelTraining):
                 " has them normalise the whole batch"
             )
 
-    def _copies(self) -> list[Any]:
-        assert isinstance(self.solo.train_data, DeviceData)
-        data = self.solo.train_data.parts
-        if self.ranks.local == 1:
-            return [data]
-        copies = []
-        for device in self._strategy.extended.worker_devices:
-            with tf.device(device):
-                copies.append(tf.nest.map_structure(tf.identity, data))
-        return copies
+    def _samples(self) -> SamplesOnDevices | SamplesRead:
+        data = self.solo.train_data
+        if isinstance(data, ReadData):
+            return SamplesRead(data, self._by_device)
+        devices = self._strategy.extended.worker_devices if self.ranks.local > 1 else [""]
+        return SamplesOnDevices(data, devices, self._by_device)
 
     # The two calls of a step, on every device of this process
 
     def _trace(self) -> None:
-        order = tf.TensorSpec([self.samples_per_epoch], tf.int64)
-        self._set_order(1)
-        spans = self._by_device([tf.constant([0, 2], tf.int64)] * self.ranks.local)
-        traced = self._compute_step.get_concrete_function(order, spans, tf.TensorSpec([], tf.float64))
+        self._data.begin(1, self.solo.order(1), ())
+        given = self._data.given([(0, 2)] * self.ranks.local)
+        traced = self._compute_step.get_concrete_function(tf.TensorSpec([], tf.float64), *given)
         states = random_states(traced)
         devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
         self._random = [[v for v in states if v.device == device] for device in devices]
         self._random += [[] for _ in range(self.ranks.local - len(devices))]
 
     def _by_device(self, values: Sequence[Any]) -> Any:
-        """Distribute one value to each device of this process."""
+        """Distribute one value, or a structure of values, to each device of this process."""
         first = self.ranks.rank
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group - first]
         )
 
-    def _compute_all(self, order: Any, spans: Any, whole: Any) -> Any:
+    def _compute_all(self, whole: Any, *given: Any) -> Any:
         """Compute each device's part of the gradient; traced.
 
-        order: the epoch's samples, int64 (samples_per_epoch,). spans: for each device, the index in `order` where its
-        part begins, and its number of samples, int64 (2,). whole: samples of the batch.
+        whole: number of samples of the batch. given: what chooses each device's samples.
 
         Returns for each device: numerator and denominator of its part's loss, its seconds, |g|^2 of its gradient, and
         the tensors of `PartGradient`.
         """
-        return self._strategy.run(self._compute, args=(order, spans, whole))
+        return self._strategy.run(self._compute, args=(whole, *given))
 
-    def _compute(self, order: Any, span: Any, whole: Any) -> Any:
+    def _compute(self, whole: Any, *given: Any) -> Any:
         # Each device is traced in a thread, and what keras.random draws from is each thread's own.
         set_global_seed_generator(self._generator)
-        began = tf.timestamp()
-        solo, size = self.solo, tf.cast(span[1], tf.float64)
-        with tf.control_dependencies([began]):
-            rows = order[span[0] : span[0] + span[1]]
+        began, solo = tf.timestamp(), self.solo
         place = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) - self.ranks.rank
-        inputs, targets = (chosen_rows(part, rows) for part in self._data[place])
+        with tf.control_dependencies([began]):
+            inputs, targets = self._data.chosen(place, *given)
+        size = tf.cast(tf.shape(tf.nest.flatten(targets)[0])[0], tf.float64)
         variables = solo.model.trainable_variables
         with tf.GradientTape(persistent=True) as tape:
             loss = solo.loss(inputs, targets)
@@ -237,7 +177,7 @@ class KerasParallel(ParallelTraining):
     # An epoch
 
     def _begin_epoch(self) -> None:
-        self._set_order(self.epoch + 1)
+        self._order, self._split = self.solo.order(self.epoch + 1), []
         self._loss_parts = np.zeros((self.ranks.local, 2))
         for local, states in enumerate(self._random):
             for place, state in enumerate(states):
@@ -249,11 +189,23 @@ class KerasParallel(ParallelTraining):
         words = [self.solo.seed, self.epoch + 1, place]
         return int(np.random.default_rng([*words, rank] if rank else words).integers(2**20))
 
-    def _set_order(self, epoch: int) -> None:
-        self._order = tf.constant(self.solo.order(epoch))
-
     def _begin_steps(self) -> None:
-        """Do nothing: devices are waited for before a step that is timed."""
+        split = [self.coordinator.local_batches(*self._bounds[i]) for i in (0, -1)]
+        if self._split != split:  # samples that were read ahead may now be another device's
+            self._split = split
+            self._data.begin(self.epoch + 1, self._order, self._spans(self.step))
+
+    def _spans(self, step: int) -> Iterator[Span]:
+        """Yield the samples of each part of the epoch's batches, from a step on, of each device of this process."""
+        for start, end in self._bounds[step:]:
+            for spans in self._spans_of(start, end):
+                yield from spans
+
+    def _spans_of(self, start: int, end: int) -> Iterator[tuple[Span, ...]]:
+        """Yield the samples of each part of a batch, by device of this process."""
+        local_batches = self.coordinator.local_batches(start, end)
+        own = local_batches[self.ranks.rank : self.ranks.rank + self.ranks.local]
+        return zip(*(local_batch.places() for local_batch in own), strict=True)
 
     def _wait(self) -> None:
         self._since.settle(self._arrays, self._loss_parts)
@@ -265,17 +217,14 @@ class KerasParallel(ParallelTraining):
         timed, normed = self.coordinator.measures_speed, self.coordinator.measures_noise
         if timed:
             self._wait()
-        gradients, firsts, parts = None, [local_batch.first for local_batch in own], len(own[0].sizes)
-        for number in range(parts):
-            sizes = [local_batch.sizes[number] for local_batch in own]
-            spans = [tf.constant([first, size], tf.int64) for first, size in zip(firsts, sizes, strict=True)]
-            found = self._compute_step(self._order, self._by_device(spans), tf.constant(end - start, tf.float64))
+        gradients, parts = None, len(own[0].sizes)
+        for number, spans in enumerate(self._spans_of(start, end)):
+            found = self._compute_step(tf.constant(end - start, tf.float64), *self._data.given(spans))
             loss_parts, seconds, squares, part = found
             gradients = part if gradients is None else self._add_parts(gradients, part)
             since.losses.append(loss_parts)
             if timed:
                 since.add_seconds(self._locals(seconds), again=number > 0)
-            firsts = [first + size for first, size in zip(firsts, sizes, strict=True)]
         if timed and end - start != self.parallel.global_batch:
             since.seconds.pop()
         whole = self._apply_step(gradients, tf.constant(lr, tf.float32))
@@ -284,6 +233,9 @@ class KerasParallel(ParallelTraining):
         # Of several parts each one's norm is known and their sum's is not; only of a mean does it tell of the samples.
         if normed and parts == 1 and self._layout.kind == "a plain number":
             since.norms.append((whole, squares, [local_batch.samples for local_batch in local_batches]))
+
+    def _take_waited(self) -> float | None:
+        return self._data.take_waited()
 
     # What devices tell each other
 

@@ -92,7 +92,18 @@ class ReadData:
         fixed = self._column.samples.reading.collate_fn is None
         for tensor, array in zip(read, arrays, strict=True):
             tensor.set_shape([None, *(array.shape[1:] if fixed else [None] * (array.ndim - 1))])
-        found = iter(read)
+        return self._in_parts(read)
+
+    def read(self, rows: np.ndarray) -> tuple[Any, Any]:
+        """Return inputs and targets of these samples as tensors; not traced. Raises SampleError."""
+        try:
+            return self._in_parts(map(tf.constant, self._next(rows)))
+        except Exception as error:
+            raise self.fault(error) from error
+
+    def _in_parts(self, fields: Iterable[Any]) -> tuple[Any, Any]:
+        """Return inputs and targets, from all fields in a row."""
+        found = iter(fields)
         inputs, targets = ({name: next(found) for name in part} for part in self._parts)
         return _single(inputs), _single(targets)
 

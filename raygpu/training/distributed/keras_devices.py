@@ -1,0 +1,69 @@
+"""The devices of a Keras training: one, several of a process, or those of several processes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raygpu.training.base import Settings
+from raygpu.training.keras.logical_devices import make_logical_devices
+from raygpu.training.keras.quiet_import import tf
+from raygpu.training.keras.solo import configure
+
+
+def num_gpus() -> int:
+    """Return the number of GPUs that TensorFlow sees."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+class KerasRanks:
+    """The devices of this process, and of the other processes in TF_CONFIG."""
+
+    def __init__(self, processes: int, local: int, settings: Settings, *, shared: bool = False) -> None:
+        """Start the devices; has to come before anything else of TensorFlow in this process.
+
+        local: number of devices of this process. shared: several processes share a GPU, which NCCL refuses.
+        """
+        configure(settings)
+        self.strategy = _strategy(processes, local, shared)
+        self.world = self.strategy.num_replicas_in_sync
+        self.local = self.world // processes
+        resolver = self.strategy.cluster_resolver if processes > 1 else None
+        self.rank = (resolver.task_id if resolver is not None else 0) * self.local
+        self._processes = processes
+        # Called from Python it would be traced anew each time.
+        self._gather: Any = tf.function(lambda values: self.strategy.gather(values, axis=0))
+
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        """Return each rank's value, by rank. All processes call it, and each waits."""
+        if self._processes == 1:
+            return list(values)
+        own = np.frombuffer(pickle.dumps(list(values)), np.uint8)
+        most = max(self._gathered(np.array([len(own)], np.int32)))
+        room = 1 << int(most).bit_length()  # few lengths: each new one is traced
+        found = self._gathered(np.pad(own, (0, room - len(own))))
+        processes = np.split(found.astype(np.uint8), self._processes)
+        return [value for each in processes for value in pickle.loads(each.tobytes())]
+
+    def _gathered(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of all processes, one after the other."""
+        own = tf.constant(values, tf.int32)
+        given = self.strategy.experimental_distribute_values_from_function(lambda _: own)
+        found = np.asarray(self._gather(given))
+        return found.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
+
+
+def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strategy:
+    if processes > 1:
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.RING if shared else kinds.AUTO)
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    gpus = tf.config.list_physical_devices("GPU")
+    if local == 1:
+        return tf.distribute.OneDeviceStrategy("GPU:0" if gpus else "CPU:0")
+    if not gpus:
+        make_logical_devices(local, None)
+    return tf.distribute.MirroredStrategy([f"{'GPU' if gpus else 'CPU'}:{index}" for index in range(local)])
