@@ -15,7 +15,7 @@ from raygpu.training.distributed.loss_check import MOST, differences
 from raygpu.training.distributed.micro_batch_check import LOOKED_AT, loss_evaluator, loss_line, state_lines
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.experiment import overrides
+from raygpu.training.torch.experiment import overrides, yields_losses
 
 WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
@@ -123,6 +123,11 @@ def _checked(
     samples_per_epoch, num_validation = splits.samples_per_epoch, num_samples(splits.validation_targets)
     whole, splits = splits, splits.first(MOST) if reads_later(splits.train_inputs) else splits
     if devices > 1 or parallel.accumulate > 1:
+        if source.kind == "torch" and yields_losses(code):
+            raise BadInput(
+                f"experiment: {source.name}: several optimizers take turns with whole batches on one device:"
+                " --workers 1 --accumulate 1"
+            )
         inputs, targets = splits.train_inputs, splits.train_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
         if source.kind == "torch":

@@ -88,7 +88,7 @@ class ParallelTraining(ABC):
         lr, step, result = self._lr(self.step - 1), self.step, None
         if ended:
             self.epoch, self.step = self.epoch + 1, 0
-            metrics = {"train/loss": told.loss}
+            metrics = {"train/loss": told.loss, **self._further_metrics()}
             metrics |= {f"validation/{name}": value for name, value in validation.items()}
             result = EpochResult(self.epoch, metrics, self.samples_per_epoch, self._train_s, validate_s, waited_s)
         return Progress(
@@ -109,6 +109,10 @@ class ParallelTraining(ABC):
     def _take_waited(self) -> float | None:
         """Return the seconds that this process has waited for samples since the last call; None for data in memory."""
         return None
+
+    def _further_metrics(self) -> dict[str, float]:
+        """Return metrics of the epoch's training beside the loss."""
+        return {}
 
     def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
         """Return the samples/s of a rank's device alone; None without seconds. seconds: of steps on whole batches."""

@@ -36,8 +36,9 @@ from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
-from raygpu.training.torch.reduction import Accumulator
+from raygpu.training.torch.reduction import EpochLosses, turn_metrics
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
 
 MARGIN = 0.9
@@ -97,9 +98,13 @@ class TorchParallel(ParallelTraining):
         """This rank's parts of the epoch's batches from here on, as they are split at present."""
         self._split: list[list[LocalBatch]] = []
         """The split of the epoch's first and last batch as `_batches` have it; empty to have them made anew."""
-        self._losses = Accumulator(solo.device)
+        self._losses = EpochLosses(solo.device)
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
+        self._earlier_turns: dict[str, tuple[float, float]] = {}
+        """The same of each of several optimizers."""
+        if isinstance(solo.optimizer, SeveralOptimizers) and (ranks.world > 1 or parallel.accumulate > 1):
+            raise ValueError("several optimizers take turns with whole batches on one device")
         self._moving = BufferBroadcast(solo.model, ranks) if ranks.world > 1 else None
         self._since = SinceExchange()
 
@@ -131,12 +136,15 @@ class TorchParallel(ParallelTraining):
             seed = int(words[0])
         seed_all(seed)
         self._set_order()
-        self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+        self._begin_losses()
         if self._moving is not None:
             self._moving.begin_epoch()
         if self.epoch:
             solo.model.eval()  # on all ranks, though one evaluates: a model may take that as the end of an epoch
         solo.model.train()  # once, as a training on one device: a step may set its parts otherwise
+
+    def _begin_losses(self) -> None:
+        self._losses, self._earlier, self._earlier_turns = EpochLosses(self.solo.device), (0.0, 0.0), {}
 
     def _set_order(self) -> None:
         solo = self.solo
@@ -170,6 +178,8 @@ class TorchParallel(ParallelTraining):
         local_batches = self.coordinator.local_batches(start, end)
         local_batch = local_batches[self.ranks.rank]
         own, sizes = local_batch.samples, local_batch.sizes
+        if isinstance(solo.optimizer, SeveralOptimizers):
+            return self._take_turns(own, whole=end - start == self.parallel.global_batch)
         square = torch.zeros((), device=solo.device) if self.coordinator.measures_noise else None
         if self._moving is not None:
             self._moving.begin_step()
@@ -198,6 +208,15 @@ class TorchParallel(ParallelTraining):
         solo.take_step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)
+        return None
+
+    def _take_turns(self, own: int, *, whole: bool) -> None:
+        """Take the steps of several optimizers on the next batch, of `own` samples."""
+        self._losses.add(self.solo.take_turns(*next(self._batches)), own)
+        self._stopwatch.mark()
+        self._stopwatch.lap(whole=whole)
+        self._since.samples += own
+        self._since.part = max(self._since.part, own)
 
     def _share(self, own: int, whole: int) -> float:
         """Return the weight of this rank's mean gradient, of `own` samples, in that of the batch of `whole`."""
@@ -253,6 +272,17 @@ class TorchParallel(ParallelTraining):
         total, weight = self._losses.parts()
         return self._earlier[0] + total.item(), self._earlier[1] + weight.item()
 
+    def _turn_losses(self) -> dict[str, tuple[float, float]]:
+        """Return numerator and denominator of the epoch's loss so far, of each of several optimizers."""
+        found = self._losses.by_name()
+        for name, (total, weight) in self._earlier_turns.items():
+            now = found.get(name, (0.0, 0.0))
+            found[name] = total + now[0], weight + now[1]
+        return found
+
+    def _further_metrics(self) -> dict[str, float]:
+        return turn_metrics(self._turn_losses())
+
     def _most(self, part: int) -> float:
         """Return the samples of a batch whose share fits this device's memory, by the memory of the largest part."""
         device = self.solo.device
@@ -281,6 +311,7 @@ class TorchParallel(ParallelTraining):
             "random": [drawn for drawn, _ in told],
             "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
             "loss_weight": sum(weight for _, (_, weight) in told),
+            "turn_losses": self._turn_losses(),
         }
         torch.save(state, folder / CHECKPOINT)
 
@@ -292,9 +323,10 @@ class TorchParallel(ParallelTraining):
         self._load_states(state)
         if self.step:
             self._set_order()
-            self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+            self._begin_losses()
             solo.model.train()
             if not self.ranks.rank:
+                self._earlier_turns = state.get("turn_losses", {})
                 self._earlier = state["loss_sum"], state.get("loss_weight", self._bounds[self.step - 1][1])
             self._set_random(state["random"])
 

@@ -25,8 +25,10 @@ from raygpu.training.distributed.sharded.optimizer import ShardedOptimizer, Shar
 from raygpu.training.distributed.sharded.shards import Shards, require_shardable
 from raygpu.training.distributed.torch_ranks import TorchParallel, TorchRanks
 from raygpu.training.torch.experiment import own_methods
+from raygpu.training.torch.experiment_optimizer import make_optimizer
 from raygpu.training.torch.models import CHECKPOINT
-from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
+from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
 
 OUTSIDE = (
@@ -82,6 +84,8 @@ class TorchSharded(TorchParallel):
         settings = solo.optimizer_settings
         if {"optimizer", "scheduler"} & {*own_methods(solo.experiment)}:
             made = make_optimizer(solo.experiment, solo.model, solo.hp, settings, len(self._bounds) * self.epochs)
+            if isinstance(made, SeveralOptimizers):
+                raise ValueError(f"optimizer() returned several, which take turns on one device: {WITHOUT}")
             if isinstance(made, OwnOptimizer):
                 return ShardedOwnOptimizer.of(made, self._shards)
         return ShardedOptimizer(settings.in_epoch(1), self._shards)

@@ -3,7 +3,8 @@ optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from raygpu.experiment import Experiment
@@ -51,7 +52,9 @@ class TorchExperiment(Experiment):
         """
         return self.loss(forward(model, self.augment(inputs, hp)), targets)
 
-    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer | None:
+    def optimizer(
+        self, model: nn.Module, hp: Mapping[str, Any]
+    ) -> torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None:
         """Return a new optimizer of the model's parameters; None, the default, for the one that hyper-parameters name.
 
             def optimizer(self, model, hp):
@@ -61,6 +64,18 @@ class TorchExperiment(Experiment):
         `step()` takes no closure is possible, with groups of parameters, and without some of them. `batch_size`,
         `micro_batch_size`, `clip_norm` and `ema_decay` keep their meaning; raygpu's other names mean what this method
         makes of them.
+
+        Several optimizers, each of parameters of its own, come as a dict; `training_step` then yields a pair (name,
+        loss) for each step. The step is taken before the code after the `yield` goes on:
+
+            def training_step(self, model, inputs, targets, hp):
+                fake = model.generator(torch.randn(len(inputs), 16, device=inputs.device))
+                real = model.discriminator(inputs)
+                yield "discriminator", softplus(-real).mean() + softplus(model.discriminator(fake.detach())).mean()
+                yield "generator", softplus(-model.discriminator(fake)).mean()
+
+        Each optimizer's loss is the metric `train/<name>_loss`, their sum `train/loss`. Such a training takes whole
+        batches and one device.
 
         A trial with an optimizer of its own is not fused, and takes no part in a population. A production training
         uses it too, without changing its learning rate to a larger batch.
@@ -72,7 +87,8 @@ class TorchExperiment(Experiment):
     ) -> torch.optim.lr_scheduler.LRScheduler | None:
         """Return a scheduler for the optimizer that `optimizer` has made; None, the default, for none.
 
-        It is stepped after each optimizer step. num_steps: optimizer steps of the whole training.
+        It is stepped after each optimizer step. num_steps: optimizer steps of the whole training; with several
+        optimizers, for each of which this is called, the batches.
         """
         return None
 
@@ -93,8 +109,39 @@ def forward(model: nn.Module, inputs: Any) -> Any:
 
 
 def training_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
-    """Return the result of a torch experiment's `training_step` on a batch: a scalar tensor, `Mean` or `Sum`."""
-    return cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
+    """Return the result of a torch experiment's `training_step` on a batch: a scalar tensor, `Mean` or `Sum`.
+
+    Raises TypeError if it yields losses of several optimizers.
+    """
+    loss = cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
+    if isinstance(loss, Iterator):
+        raise TypeError("training_step() yields losses, and optimizer() returned no dict with an optimizer for each")
+    return loss
+
+
+def training_turns(
+    experiment: Experiment, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]
+) -> Iterator[Any]:
+    """Return what a torch experiment's `training_step` yields for several optimizers. Raises TypeError if it returns a
+    loss."""
+    turns: Any = cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
+    if not isinstance(turns, Iterator):
+        raise TypeError(
+            "optimizer() returned several, and training_step() one loss; it has to yield a pair (name, loss) for each"
+            " step"
+        )
+    return turns
+
+
+def summed_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+    """Return the loss of a batch, for a look without a step; of several optimizers the sum of what is yielded."""
+    loss: Any = cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
+    return sum(each for _, each in loss) if isinstance(loss, Iterator) else loss
+
+
+def yields_losses(experiment: Experiment) -> bool:
+    """Return whether a torch experiment's `training_step` yields losses of several optimizers."""
+    return inspect.isgeneratorfunction(cast(TorchExperiment, experiment).training_step)
 
 
 def overrides(experiment: Experiment, name: str) -> bool:

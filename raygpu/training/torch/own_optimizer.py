@@ -1,18 +1,13 @@
-"""The optimizer and scheduler that an experiment makes itself, in the place of the one that hyper-parameters name."""
+"""An optimizer and a scheduler that an experiment has made itself, as a training steps them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from inspect import Parameter, signature
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from torch import nn
 
-from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.experiment import TorchExperiment, overrides
-from raygpu.training.torch.optimizers import BuiltinOptimizer
 
 
 class OwnOptimizer:
@@ -78,42 +73,3 @@ class OwnOptimizer:
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
-
-
-def _needs_argument(function: Callable[..., Any]) -> bool:
-    """Return whether a function cannot be called without an argument."""
-    named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return any(
-        each.default is Parameter.empty and each.kind in named for each in signature(function).parameters.values()
-    )
-
-
-def make_optimizer(
-    experiment: Experiment, model: nn.Module, hp: Hyperparameters, settings: OptimizerSettings, num_steps: int
-) -> BuiltinOptimizer | OwnOptimizer:
-    """Return the experiment's own optimizer, or the one that the hyper-parameters name.
-
-    num_steps: optimizer steps of the whole training. Raises ValueError for an optimizer of other parameters than the
-    model's, and for a scheduler without an optimizer; TypeError for what is no optimizer, and for one
-    or a scheduler whose step needs an argument.
-    """
-    own = cast(TorchExperiment, experiment)
-    made = own.optimizer(model, hp)
-    if made is None and overrides(experiment, "scheduler"):
-        raise ValueError("scheduler() steps an optimizer of the experiment's own, and optimizer() returned none")
-    if made is None:
-        return BuiltinOptimizer(settings.in_epoch(1), model.parameters())
-    if not isinstance(made, torch.optim.Optimizer):
-        raise TypeError(f"optimizer(model, hp) returned {type(made).__name__}; a torch.optim.Optimizer is wanted")
-    known = {id(parameter) for parameter in model.parameters()}
-    if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
-        raise ValueError("optimizer(model, hp) returned an optimizer with parameters that are not the model's")
-    if _needs_argument(made.step):
-        raise TypeError(f"optimizer(model, hp) returned {type(made).__name__}, whose step() needs a closure")
-    scheduler = own.scheduler(made, hp, num_steps)
-    if scheduler is not None and _needs_argument(scheduler.step):
-        raise TypeError(
-            f"scheduler() returned {type(scheduler).__name__}, whose step() needs a metric; it is stepped after each"
-            " optimizer step, without one"
-        )
-    return OwnOptimizer(made, scheduler, settings.in_epoch(1), model.parameters(), num_steps)

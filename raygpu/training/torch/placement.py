@@ -29,7 +29,7 @@ from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.module_calls import ModuleCalls, record_calls
 from raygpu.training.torch.placement_memory import PlacedMemory
 from raygpu.training.torch.placement_profile import copy_name, profiled_steps
-from raygpu.training.torch.reduction import Accumulator
+from raygpu.training.torch.reduction import EpochLosses
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
 
@@ -145,7 +145,7 @@ class TorchPlaced(TorchSolo):
             next(others)
         self.wait()
         seed_all(epoch_seed(self.seed, 1))
-        losses = Accumulator(self.device)
+        losses = EpochLosses(self.device)
         started = time.perf_counter()
         for loss, count in chain.from_iterable(self._steps(1)):
             losses.add(loss, count)
@@ -153,7 +153,7 @@ class TorchPlaced(TorchSolo):
         epoch_s = time.perf_counter() - started
         with self.memory.recorded(lambda: self._under_way[-1]):
             next(others)
-        turn = Turn(epoch_s, losses.value().item(), self.memory.gib(self.optimizer, self.average))
+        turn = Turn(epoch_s, losses.value(), self.memory.gib(self.optimizer, self.average))
         if not profiled:
             return turn
         profile, trace = profiled_steps(others, NUM_PROFILED, self.wait)

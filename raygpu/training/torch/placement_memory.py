@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from raygpu.training.memory_usage import GIB
-from raygpu.training.torch.optimizers import BuiltinOptimizer
-from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.experiment_optimizer import AnyOptimizer
 from raygpu.training.torch.parameter_average import ParameterAverage
 
 
@@ -57,7 +56,7 @@ class PlacedMemory:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
             yield
 
-    def gib(self, optimizer: BuiltinOptimizer | OwnOptimizer, average: ParameterAverage | None) -> tuple[float, ...]:
+    def gib(self, optimizer: AnyOptimizer, average: ParameterAverage | None) -> tuple[float, ...]:
         """Return the memory of each device in GiB."""
         if self.measured:
             return tuple(torch.cuda.max_memory_allocated(device) / GIB for device in self._devices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +76,10 @@ def packed(value: Any) -> torch.Tensor:
     return torch.as_tensor(value).detach().reshape(())
 
 
+TurnLosses = dict[str, torch.Tensor]
+"""The mean loss of each optimizer's turns in a batch, by the optimizers' names."""
+
+
 class Accumulator:
     """Sum of one loss or metric over batches. shape: () for one model, (width,) for the members of an array."""
 
@@ -118,6 +122,42 @@ class Accumulator:
     def value(self) -> torch.Tensor:
         """Return the mean or sum over all batches so far, float64, on the device."""
         return ratio(*self.parts())
+
+
+class EpochLosses:
+    """The training losses of an epoch: of one loss a batch, or of several optimizers, whose losses add up."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._whole = Accumulator(device)
+        self._by_name: dict[str, Accumulator] = {}
+
+    def add(self, loss: Any, count: int) -> None:
+        """Add the losses of a batch of `count` samples, or of a part of one: a result of `loss`, or `TurnLosses`."""
+        if not isinstance(loss, dict):
+            return self._whole.add(loss, count)
+        self._whole.add(sum(loss.values()), count)
+        for name, each in loss.items():
+            self._by_name.setdefault(name, Accumulator(self._device)).add(each, count)
+        return None
+
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return numerator and denominator of the loss: see `Accumulator.parts`."""
+        return self._whole.parts()
+
+    def by_name(self) -> dict[str, tuple[float, float]]:
+        """Return numerator and denominator of each optimizer's loss; empty with one."""
+        found = {name: each.parts() for name, each in self._by_name.items()}
+        return {name: (total.item(), weight.item()) for name, (total, weight) in found.items()}
+
+    def value(self) -> float:
+        """Return the mean loss so far; it waits for the device."""
+        return self._whole.value().item()
+
+
+def turn_metrics(losses: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Return the metrics of several optimizers' losses. losses: numerator and denominator of each, by name."""
+    return {f"train/{name}_loss": total / (weight or 1.0) for name, (total, weight) in losses.items()}
 
 
 def _double(value: Any, device: torch.device) -> torch.Tensor:

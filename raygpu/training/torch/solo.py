@@ -22,15 +22,23 @@ from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, rows
-from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
+from raygpu.training.torch.experiment import forward, overrides, own_methods, summed_loss, training_loss, training_turns
+from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
 from raygpu.training.torch.loss_scale import LossScale
 from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
-from raygpu.training.torch.optimizers import BuiltinOptimizer
-from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
-from raygpu.training.torch.reduction import Accumulator, backward, clip_gradients, objective
+from raygpu.training.torch.reduction import (
+    Accumulator,
+    EpochLosses,
+    TurnLosses,
+    backward,
+    clip_gradients,
+    objective,
+    turn_metrics,
+)
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
 
@@ -84,7 +92,7 @@ class TorchSolo:
         return model.to(self.device)
 
     @cached_property
-    def optimizer(self) -> BuiltinOptimizer | OwnOptimizer:
+    def optimizer(self) -> AnyOptimizer:
         """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
         return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
@@ -104,6 +112,17 @@ class TorchSolo:
         if average is not None:
             average.update()
 
+    def take_turns(self, inputs: Any, targets: Any) -> TurnLosses:
+        """Take the steps of a batch that several optimizers share."""
+        assert isinstance(self.optimizer, SeveralOptimizers)
+        if self.average is not None:
+            self.average.take_in(self.optimizer.take_unfrozen())
+        turns = training_turns(self.experiment, self.model, inputs, targets, self.hp)
+        losses = self.optimizer.take_turns(turns, self.autocast, self.loss_scale)
+        if self.average is not None:
+            self.average.update()
+        return losses
+
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate the next epoch; return None after the last one."""
         if self.epoch >= self.epochs:
@@ -113,25 +132,25 @@ class TorchSolo:
         seed_all(epoch_seed(self.seed, self.epoch))
         self.data.take_waited()  # of steps that were timed
         started = time.perf_counter()
-        train_loss = self._train()
+        metrics = self._train()
         train_s, waited_s = time.perf_counter() - started, self.data.take_waited()
-        metrics = {"train/loss": train_loss}
         metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for
         self.data.take_waited()  # of the evaluation
         return EpochResult(self.epoch, metrics, self.samples_per_epoch, train_s, validate_s, waited_s)
 
-    def _train(self) -> float:
-        """Train an epoch; return its mean loss."""
-        losses = Accumulator(self.device)
+    def _train(self) -> dict[str, float]:
+        """Train an epoch; return its mean loss, and with several optimizers that of each."""
+        losses = EpochLosses(self.device)
         for parts in self._steps(self.epoch):
             for loss, count in parts:
                 losses.add(loss, count)
-        return self.loss_scale.reported(losses.value().item())  # without fp16, the epoch's only wait for the device
+        loss = self.loss_scale.reported(losses.value())  # without fp16, the epoch's only wait for the device
+        return {"train/loss": loss, **turn_metrics(losses.by_name())}
 
     def _steps(self, epoch: int, most: int | None = None) -> Iterator[list[tuple[Any, int]]]:
-        """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each part of a
-        batch, which is one part unless `micro_batch_size` asks for more.
+        """Take the optimizer steps of an epoch; yield the result of `loss`, or `TurnLosses`, and the number of samples
+        of each part of a batch, which is one part unless `micro_batch_size` asks for more.
 
         most: steps that are taken at most.
         """
@@ -142,6 +161,9 @@ class TorchSolo:
         sizes = [settings.parts_of(len(own)) for own in chosen]
         batches = self._batches(epoch, chosen, sizes)
         for number, each in enumerate(sizes):
+            if isinstance(self.optimizer, SeveralOptimizers):
+                yield [(self.take_turns(*next(batches)), sum(each))]
+                continue
             parts = self._add_gradients(batches, each)
             self.loss_scale.unscale(self.optimizer.parameters)
             if settings.clip_norm is not None:
@@ -274,7 +296,7 @@ class TorchSolo:
             """Return the loss of a few samples; a step of the experiment's own may take gradients itself."""
             inputs, targets = self.data.train_batch(1, batches[0 if self.data.in_order else place])
             with torch.set_grad_enabled(overrides(experiment, "training_step")), self.autocast():
-                return training_loss(experiment, model, inputs, targets, self.hp)
+                return summed_loss(experiment, model, inputs, targets, self.hp)
 
         @torch.no_grad()
         def evaluate(experiment: Experiment, model: nn.Module) -> None:

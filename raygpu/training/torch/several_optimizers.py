@@ -1,0 +1,109 @@
+"""Several optimizers of one training that take turns in every batch, as those of a generator and a discriminator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.loss_scale import LossScale
+from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.reduction import TurnLosses, backward, clip_gradients
+
+Turns = Iterator[tuple[str, torch.Tensor]]
+"""Name of the optimizer and loss of each step in a batch, as `training_step` yields them."""
+
+
+class SeveralOptimizers:
+    """The optimizers that an experiment makes, by name, each of parameters of its own; see `OwnOptimizer`."""
+
+    def __init__(self, by_name: Mapping[str, OwnOptimizer]) -> None:
+        self._by_name = dict(by_name)
+        self.own_lr = next(iter(by_name.values())).own_lr
+        """Learning rate of the first optimizer in the last step; before it, in the first one."""
+
+    @property
+    def settings(self) -> OptimizerSettings:
+        """Settings of the next step, of which `clip_norm` alone counts: it clips the gradient of each turn."""
+        return next(iter(self._by_name.values())).settings
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters of all optimizers."""
+        return [parameter for each in self._by_name.values() for parameter in each.parameters]
+
+    @property
+    def buffers(self) -> list[list[torch.Tensor]]:
+        """The optimizers' state tensors of each parameter."""
+        return [buffers for each in self._by_name.values() for buffers in each.buffers]
+
+    def use(self, settings: OptimizerSettings) -> None:
+        """Go on with another `clip_norm`."""
+        for each in self._by_name.values():
+            each.use(settings)
+
+    def take_unfrozen(self) -> list[Any]:
+        """Take in the parameters that require a gradient by now, and did not when this was made; return them."""
+        return [parameter for each in self._by_name.values() for parameter in each.take_unfrozen()]
+
+    def step(self, lr: float) -> None:
+        """Raise TypeError: a loss of all parameters together is no optimizer's."""
+        raise TypeError("several optimizers step by the losses that training_step() yields")
+
+    def take_turns(
+        self, turns: Turns, autocast: Callable[[], AbstractContextManager[None]], loss_scale: LossScale
+    ) -> TurnLosses:
+        """Take the steps of a batch; return each optimizer's mean loss in it.
+
+        Raises TypeError or ValueError for what is no turn, or is another optimizer's.
+        """
+        losses: dict[str, list[torch.Tensor]] = {}
+        while True:
+            with autocast():
+                turn = next(turns, None)
+            if turn is None:
+                break
+            name, loss = self._checked(turn)
+            self._drop_gradients()
+            backward(loss_scale.scaled(loss))
+            self._step(name, loss_scale)
+            losses.setdefault(name, []).append(loss.detach())
+        if not losses:
+            raise ValueError("training_step() yielded no loss; an optimizer step follows each pair (name, loss)")
+        self.own_lr = next(iter(self._by_name.values())).own_lr
+        return {name: torch.stack(each).mean() for name, each in losses.items()}
+
+    def _checked(self, turn: Any) -> tuple[str, torch.Tensor]:
+        is_pair = isinstance(turn, tuple) and len(turn) == 2
+        if not is_pair or not isinstance(turn[1], torch.Tensor):
+            raise TypeError("training_step() yielded no pair (name, loss) of an optimizer's name and a scalar tensor")
+        if turn[0] not in self._by_name:
+            raise ValueError(f"training_step() yielded {turn[0]!r}; optimizer() has: {', '.join(self._by_name)}")
+        return turn
+
+    def _step(self, name: str, loss_scale: LossScale) -> None:
+        """Take a step of one optimizer by its parameters' gradients, and drop all gradients."""
+        optimizer = self._by_name[name]
+        loss_scale.unscale(optimizer.parameters)
+        if optimizer.settings.clip_norm is not None:
+            clip_gradients(optimizer.parameters, optimizer.settings.clip_norm)
+        loss_scale.step(partial(optimizer.step, 0.0))
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        """Drop what a step of other parameters, or the code of the experiment itself, has left."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each optimizer and its scheduler, by name."""
+        return {"several": {name: each.state_dict() for name, each in self._by_name.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copy a state of `state_dict` into the optimizers."""
+        for name, each in self._by_name.items():
+            each.load_state_dict(state["several"][name])

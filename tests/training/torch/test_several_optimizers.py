@@ -1,0 +1,241 @@
+"""Several optimizers of one training, which take turns in every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import softplus
+
+from raygpu import Splits, TorchExperiment
+from raygpu.config import TrainConfig
+from raygpu.config.source import Source
+from raygpu.errors import BadInput
+from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.search.trials import Trial
+from raygpu.training.base import NotAsAlone, Settings
+from raygpu.training.distributed.batch_split import checked, spread
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings
+from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.models import initial_model
+from raygpu.training.torch.solo import TorchSolo, first_result
+from tests.models import few
+from tests.training.fused.alike import CPU, EXACT, difference
+
+EPOCHS, BATCH, NOISE = 3, 32, 4
+HP = {"lr": 0.01, "batch_size": BATCH}
+
+
+class Networks(nn.Module):
+    """Generates images of digits, and tells them from real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(NOISE, 16), nn.ReLU(), nn.Linear(16, 64))
+        self.discriminator = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.discriminator(images)[:, 0]  # type: ignore[no-any-return]
+
+
+class Gan(TorchExperiment):
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Networks()
+
+    def optimizer(self, model: Any, hp: Mapping[str, Any]) -> Any:
+        return {
+            "discriminator": torch.optim.SGD(model.discriminator.parameters(), hp["lr"], momentum=0.5),
+            "generator": torch.optim.Adam(model.generator.parameters(), hp["lr"]),
+        }
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int) -> Any:
+        return torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=num_steps)
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        fake = model.generator(noise(inputs))
+        yield "discriminator", discriminator_loss(model, inputs, fake)
+        yield "generator", softplus(-model(fake)).mean()
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return softplus(-outputs).mean()
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"real": (outputs > 0).float().mean()}
+
+
+def noise(inputs: torch.Tensor) -> torch.Tensor:
+    """Of these images alone, so that all ways of training see the same."""
+    return inputs[:, :NOISE] - 0.5
+
+
+def discriminator_loss(model: Any, inputs: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
+    return softplus(-model(inputs)).mean() + softplus(model(fake.detach())).mean()
+
+
+class Critic(Gan):
+    """The critic takes three steps for each of the generator."""
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        for _ in range(3):
+            yield "discriminator", discriminator_loss(model, inputs, model.generator(noise(inputs)))
+        yield "generator", softplus(-model(model.generator(noise(inputs)))).mean()
+
+
+def solo(kind: type[Gan] = Gan, precision: Any = "float32", **hp: Any) -> TorchSolo:
+    settings = Settings(EPOCHS, 1, precision, Path())
+    return TorchSolo(kind(), few(), Trial("t0000", 7, HP | hp), settings, CPU, torch.float64)
+
+
+def by_hand(kind: type[Gan], clip_norm: float | None = None) -> tuple[nn.Module, list[dict[str, float]]]:
+    """A loop as one writes it: the model, and the metrics of each epoch."""
+    model: Any = initial_model(kind(), HP, 7).double()
+    optimizers = Gan().optimizer(model, HP)
+    inputs = torch.as_tensor(few().train_inputs).double()
+    bounds = list(batch_bounds(len(inputs), BATCH))
+    schedulers = {name: Gan().scheduler(each, HP, EPOCHS * len(bounds)) for name, each in optimizers.items()}
+    metrics = []
+    for epoch in range(1, EPOCHS + 1):
+        order, sums = torch.from_numpy(epoch_order(7, epoch, len(inputs))), {"discriminator": 0.0, "generator": 0.0}
+        for start, end in bounds:
+            real = inputs[order[start:end]]
+
+            number = 3 if kind is Critic else 1
+            fake = model.generator(noise(real))
+            for name in ["discriminator"] * number + ["generator"]:
+                is_generator = name == "generator"
+                loss = softplus(-model(fake)).mean() if is_generator else discriminator_loss(model, real, fake)
+                model.zero_grad()
+                loss.backward()
+                if clip_norm is not None:
+                    nn.utils.clip_grad_norm_(optimizers[name].param_groups[0]["params"], clip_norm)
+                optimizers[name].step()
+                schedulers[name].step()  # beyond its end it leaves the learning rate as it is
+                sums[name] += loss.item() * (end - start) / (1 if is_generator else number)
+        means = {f"train/{name}_loss": value / len(inputs) for name, value in sums.items()}
+        metrics.append({"train/loss": sum(means.values()), **means})
+    return model, metrics
+
+
+@pytest.mark.parametrize(("kind", "clip_norm"), [(Gan, None), (Gan, 0.05), (Critic, None)])
+def test_a_training_equals_a_loop_by_hand(kind: type[Gan], clip_norm: float | None) -> None:
+    model, wanted = by_hand(kind, clip_norm)
+    training = solo(kind, **({} if clip_norm is None else {"clip_norm": clip_norm}))
+    found = [dict(result.metrics) for result in iter(training.run_epoch, None)]
+    assert difference(training.model.state_dict(), model.state_dict()) <= EXACT
+    for one, other in zip(found, wanted, strict=True):
+        assert {name: one[name] for name in other} == pytest.approx(other, rel=1e-9)
+    assert {*found[0]} == {*wanted[0], "validation/loss", "validation/real"}
+
+
+@pytest.mark.parametrize("hp", [{}, {"ema_decay": 0.9}])
+def test_it_goes_on_from_a_checkpoint(hp: dict[str, Any], tmp_path: Path) -> None:
+    whole, first, second = (solo(Critic, **hp) for _ in range(3))
+    wanted = [result.metrics for result in iter(whole.run_epoch, None)]
+    first.run_epoch()
+    first.save(tmp_path)
+    second.load(tmp_path)
+    assert [result.metrics for result in iter(second.run_epoch, None)] == [
+        pytest.approx(metrics, rel=1e-9) for metrics in wanted[1:]
+    ]
+
+
+def test_one_device_of_a_production_training_does_the_same_and_goes_on_within_an_epoch(tmp_path: Path) -> None:
+    def parallel(request: Any = "") -> TorchParallel:
+        return TorchParallel(solo(), ParallelSettings(BATCH), OneRank(), request=lambda: request)
+
+    alone = solo()
+    wanted = [result.metrics for result in iter(alone.run_epoch, None)]
+    first, second = parallel("checkpoint"), parallel()
+    first.advance()
+    assert 0 < first.step < 7
+    first.save(tmp_path)
+    second.load(tmp_path)
+    found = [progress.result.metrics for progress in iter(second.advance, None) if progress.result is not None]
+    assert found == [pytest.approx(metrics, rel=1e-9) for metrics in wanted]
+    assert difference(second.solo.model.state_dict(), alone.model.state_dict()) <= EXACT
+    with pytest.raises(ValueError, match="whole batches on one device"):
+        TorchParallel(solo(), ParallelSettings(BATCH, 2), OneRank())
+
+
+def test_several_devices_are_refused_in_a_line() -> None:
+    config = TrainConfig(experiment="a:b", metric="real", hyperparameters=HP, epochs=1, workers=2)  # type: ignore[arg-type]
+    plan = spread(config, 2, few().num_train)
+    source = Source("torch", "a:b", "/")
+    with pytest.raises(BadInput, match=r"a:b: several optimizers take turns .*: --workers 1 --accumulate 1"):
+        checked(config, plan, 2, source, Gan(), few())
+
+
+def test_in_fp16_each_turn_has_its_own_step() -> None:
+    training = solo(precision="fp16")
+    plain = solo()
+    for one, other in zip(iter(training.run_epoch, None), iter(plain.run_epoch, None), strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-9)  # doubles, and no gradient overflows
+
+
+class Alone(Gan):
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        return softplus(-model(inputs)).mean()
+
+
+class OneOptimizer(Gan):
+    def optimizer(self, model: Any, hp: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), 0.1)
+
+
+class Shared(Gan):
+    def optimizer(self, model: Any, hp: Mapping[str, Any]) -> Any:
+        return {"discriminator": torch.optim.SGD(model.parameters(), 0.1),
+                "generator": torch.optim.SGD(model.generator.parameters(), 0.1)}  # fmt: skip
+
+
+class Misnamed(Gan):
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        yield "critic", softplus(-model(inputs)).mean()
+
+
+class NoPair(Gan):
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        yield softplus(-model(inputs)).mean()
+
+
+class Silent(Gan):
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "hp", "line"),
+    [
+        (Alone, {}, "training_step() one loss; it has to yield a pair"),
+        (OneOptimizer, {}, "training_step() yields losses, and optimizer() returned no dict"),
+        (Shared, {}, "discriminator and generator have a parameter of shape (16, 4) in common"),
+        (Misnamed, {}, "training_step() yielded 'critic'; optimizer() has: discriminator, generator"),
+        (NoPair, {}, "training_step() yielded no pair (name, loss)"),
+        (Silent, {}, "training_step() yielded no loss"),
+        (Gan, {"micro_batch_size": 8}, "micro_batch_size: optimizers that take turns take whole batches"),
+    ],
+)
+def test_a_fault_is_a_line_before_anything_starts(kind: type[Gan], hp: dict[str, Any], line: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        first_result(kind(), few(), HP | hp)
+    assert line in str(raised.value)
+
+
+def test_the_first_step_reads_and_tells_what_a_training_does() -> None:
+    result, names = first_result(Gan(), few(), HP)
+    assert {"train/generator_loss", "train/discriminator_loss", "validation/real"} <= {*result.metrics}
+    assert "lr" in names
+
+
+def test_it_is_not_fused() -> None:
+    with pytest.raises(NotAsAlone, match=r"optimizer\(\)"):
+        TorchArray(Gan(), few(), [Trial("t0000", 1, HP)], Settings(1, 1, "float32", Path()), device=CPU)
