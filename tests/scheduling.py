@@ -65,7 +65,7 @@ RUN_S = 6
 SLOW_SECONDS = {
     "tests/test_slurm_course.py": 1060,
     "tests/test_train.py": 650,
-    "tests/docs/test_basic_pages.py": 520,
+    "tests/docs/test_readme.py": 100,
     "tests/docs/test_searching_pages.py": 440,
     "tests/test_pack.py": 410,
     "tests/contracts/test_zoo.py": 400,

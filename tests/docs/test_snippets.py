@@ -17,7 +17,6 @@ from raygpu.config import PlaceConfig, SubmitConfig, SweepConfig, load, validate
 from raygpu.search.space import parse
 from tests.docs.blocks import LANGUAGES, NOT_RUN, PAGES, RUN, blocks, written
 from tests.docs.run_blocks import SHORTENED, commands
-from tests.docs.test_basic_pages import BASIC
 from tests.docs.test_searching_pages import SEARCHING
 from tests.docs.test_training_pages import TRAINING
 
@@ -67,7 +66,7 @@ def test_the_tables_name_commands_that_are_there() -> None:
 
 
 def test_every_page_with_blocks_is_run() -> None:
-    assert sorted([*BASIC, *SEARCHING, *TRAINING]) == sorted(WITH_BLOCKS)
+    assert sorted(["README", *SEARCHING, *TRAINING]) == sorted(WITH_BLOCKS)
 
 
 @pytest.mark.parametrize("file", ["mine.py", "mine.toml"])

@@ -1,18 +1,29 @@
-"""Every block of the pages on trainings, other libraries and the rest works, in order."""
+"""Every block of the tutorial and of the pages on trainings, other libraries and the rest works, in order."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.run_blocks import run_page
+from tests.docs.run_blocks import in_this_process, run_page
 
-TRAINING = ["balance", "checkpoints", "huggingface", "lightning", "multi-gpu-keras", "troubleshooting"]
+TRAINING = [
+    "tutorial",
+    "production",
+    "balance",
+    "checkpoints",
+    "huggingface",
+    "lightning",
+    "multi-gpu-keras",
+    "troubleshooting",
+]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("joined_ray")
 @pytest.mark.parametrize("page", TRAINING)
-def test_every_block_works_in_order(page: str, installed: Path, tmp_path: Path) -> None:
-    run_page(page, installed / "python", tmp_path)
+def test_every_block_works_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(page, Path(sys.executable), tmp_path, in_this_process(tmp_path, monkeypatch))
