@@ -7,7 +7,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -77,6 +77,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     with _noted(faults):
         if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
+            require_precision(config, chosen)
             nodes = host.nodes(chosen, apart=apart(config))
             make_plan(nodes, config, 1)  # whether a trial fits
         elif config.gpu.devices != "all":
@@ -116,6 +117,7 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
         hyperparameters = next(draws(config), {})
     with _noted(faults):
         chosen = chosen_gpus(config)[:1]
+        require_precision(config, chosen)
     with _noted(faults):
         profiles.check()
     located = _located(config, stem, faults, resuming=False)
@@ -159,6 +161,7 @@ def prepare_place(config: PlaceConfig, stem: str) -> PreparedPlace:
     left_out: list[str] = []
     with _noted(faults):
         chosen, left_out = host.computing(chosen_gpus(config))
+        require_precision(config, chosen)
     located = _located(config, stem, faults, resuming=False)
     if faults:
         raise BadInput(faults)
@@ -194,6 +197,7 @@ def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> 
     with _noted(faults):
         if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
+            require_precision(config, chosen)
             nodes = host.nodes(chosen, apart=False)
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
@@ -227,15 +231,18 @@ def least(config: SweepConfig) -> Fraction | None:
 
 
 def chosen_gpus(config: ProblemConfig) -> list[Gpu]:
-    """Return the GPUs of this machine that `gpu.devices` names. Raises BadInput, also if one lacks the precision."""
+    """Return the GPUs of this machine that `gpu.devices` names. Raises BadInput."""
     found = gpus()
-    chosen = select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+    return select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+
+
+def require_precision(config: ProblemConfig, chosen: Sequence[Gpu]) -> None:
+    """Raise BadInput if a GPU lacks `gpu.precision`."""
     lacking = [gpu.name for gpu in chosen if gpu.capability is not None and gpu.capability < BF16]
     if config.gpu.precision == "bf16" and lacking:
         raise BadInput(
             [f"gpu.precision: read bf16, which a {name} does not have: use fp16" for name in dict.fromkeys(lacking)]
         )
-    return chosen
 
 
 def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool) -> AnyConfig:

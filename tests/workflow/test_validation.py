@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raygpu.config import PackConfig, SweepConfig, TrainConfig
+from raygpu.config import PackConfig, PlaceConfig, SweepConfig, TrainConfig
 from raygpu.errors import BadInput
-from raygpu.workflow.validation import chosen_gpus
+from raygpu.workflow.validation import prepare, prepare_pack, prepare_place, prepare_train
 from tests.fakes.nvml import FakeNvml
 
+COMMANDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "sweep": (SweepConfig, prepare, {"trials": 1, "epochs": 1, "metric": "accuracy", "space": {"x": 1}}),
+    "pack": (PackConfig, prepare_pack, {"epochs": 1, "space": {"x": 1}}),
+    "place": (PlaceConfig, prepare_place, {"hyperparameters": {"x": 1}}),
+    "train": (TrainConfig, prepare_train, {"epochs": 1, "metric": "accuracy", "hyperparameters": {"x": 1}}),
+}
 
-@pytest.mark.parametrize("kind", [SweepConfig, PackConfig, TrainConfig])
-def test_a_gpu_without_bf16_is_refused_in_a_line(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_gpu_without_bf16_is_refused_in_a_line(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    fake = FakeNvml(["NVIDIA A100-SXM4-40GB", "Tesla T4", "Tesla T4"]).install(monkeypatch)
-    for device in fake.devices[1:]:
-        device.capability = (7, 5)
+    monkeypatch.chdir(tmp_path)
+    fake = FakeNvml(["Tesla T4", "NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
+    fake.devices[0].capability = (7, 5)
+    kind, check, values = COMMANDS[command]
 
-    def chosen(precision: str, devices: str = "all") -> list[str]:
+    def checked(precision: str, devices: str) -> Any:
         gpu = {"precision": precision, "devices": devices}
-        return [each.name for each in chosen_gpus(kind.model_construct(gpu=kind.model_fields["gpu"].annotation(**gpu)))]
+        return check(kind.model_validate({"experiment": "a:b", "gpu": gpu, **values}), "x")
 
-    assert len(chosen("fp16")) == 3
-    assert chosen("bf16", "0") == ["NVIDIA A100-SXM4-40GB"]
+    checked("fp16", "0")
+    checked("bf16", "1")
     with pytest.raises(BadInput) as refused:
-        chosen("bf16")
+        checked("bf16", "0,1")
     assert str(refused.value) == "gpu.precision: read bf16, which a Tesla T4 does not have: use fp16"

@@ -135,9 +135,14 @@ class KerasParallel(ParallelTraining):
         variables = solo.model.trainable_variables
         with tf.GradientTape(persistent=True) as tape:
             loss = solo.loss(inputs, targets)
-            scaled = loss.scaled(solo.optimizer.scale_loss)
+            scaled = loss.scaled(solo.optimizer.scale_loss) if solo.scales_loss else loss
         self._layout, gradients = PartGradient.of(tape, scaled, variables, size / whole)
         del tape
+        if self._layout.weight_has_gradient and scaled is not loss:
+            raise ValueError(
+                "loss() returned a Mean whose weight has a gradient, which fp16 does not scale over devices: use bf16"
+                " or float32"
+            )
         square = tf.cast(self._norm(gradients), tf.float64) ** 2 * (whole / size) ** 2
         with tf.device("CPU:0"), tf.control_dependencies([tf.identity(square)]):  # the host waits for the device
             seconds = tf.timestamp() - began
@@ -208,7 +213,7 @@ class KerasParallel(ParallelTraining):
         return zip(*(local_batch.places() for local_batch in own), strict=True)
 
     def _wait(self) -> None:
-        self._since.settle(self._arrays, self._loss_parts)
+        self._since.settle(self._arrays, self._loss_parts, finite_only=self.solo.scales_loss)
 
     def _take_step(self, start: int, end: int, lr: float) -> None:
         ranks, since = self.ranks, self._since
@@ -248,13 +253,15 @@ class KerasParallel(ParallelTraining):
         norms = [Norm(self._locals(whole)[0], shares) for whole, _, shares in since.norms]
         known = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
         squares, norms = [*compress(squares, known)], [*compress(norms, known)]
-        unknown = math.nan if takes_no_step(self.solo.optimizer) else 0.0
+        stuck = takes_no_step(self.solo.optimizer)
+        none_finite = self.solo.scales_loss & ~self._loss_parts.any(axis=1)
+        loss_sums = np.where(stuck | none_finite, math.nan, self._loss_parts[:, 0])
         reports = [
             RankReport(
                 samples=since.samples[local],
                 rate=self._rate(self.ranks.rank + local, [step[local] for step in since.seconds]),
                 most=math.inf,
-                loss_sum=float(self._loss_parts[local, 0]) + unknown,
+                loss_sum=float(loss_sums[local]),
                 loss_weight=float(self._loss_parts[local, 1]),
                 squares=tuple(each[local] for each in squares),
                 request=request if local == 0 else "",
@@ -331,11 +338,15 @@ class _Since:
         else:
             self.seconds.append(seconds)
 
-    def settle(self, read: Callable[[Any], list[np.ndarray]], loss_parts: np.ndarray) -> None:
-        """Wait for all steps, and add their losses to the devices' numerators and denominators."""
+    def settle(self, read: Callable[[Any], list[np.ndarray]], loss_parts: np.ndarray, *, finite_only: bool) -> None:
+        """Wait for all steps, and add their losses to the devices' numerators and denominators.
+
+        finite_only: whether to leave out losses that are not finite, as those of steps that fp16 leaves out.
+        """
         for losses in self.losses:
             for local, parts in enumerate(read(losses)):
-                loss_parts[local] += parts
+                if not finite_only or np.isfinite(parts).all():
+                    loss_parts[local] += parts
         self.losses.clear()
         if self.last is not None:
             read(self.last)

@@ -98,7 +98,7 @@ class TorchParallel(ParallelTraining):
         """This rank's parts of the epoch's batches from here on, as they are split at present."""
         self._split: list[list[LocalBatch]] = []
         """The split of the epoch's first and last batch as `_batches` have it; empty to have them made anew."""
-        self._losses = EpochLosses(solo.device)
+        self._losses = self._no_losses()
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
         self._earlier_turns: dict[str, tuple[float, float]] = {}
@@ -144,7 +144,10 @@ class TorchParallel(ParallelTraining):
         solo.model.train()  # once, as a training on one device: a step may set its parts otherwise
 
     def _begin_losses(self) -> None:
-        self._losses, self._earlier, self._earlier_turns = EpochLosses(self.solo.device), (0.0, 0.0), {}
+        self._losses, self._earlier, self._earlier_turns = self._no_losses(), (0.0, 0.0), {}
+
+    def _no_losses(self) -> EpochLosses:
+        return EpochLosses(self.solo.device, finite_only=self.solo.loss_scale.enabled)
 
     def _set_order(self) -> None:
         solo = self.solo
@@ -188,12 +191,14 @@ class TorchParallel(ParallelTraining):
             with gradient.set_aside():
                 loss = self._loss()
             self._losses.add(loss, size)
-            gradient.add(solo.loss_scale.scaled(loss), size, last=number == len(sizes) - 1)
+            gradient.add(solo.loss_scale.scaled_part(loss), size, last=number == len(sizes) - 1)
         self._stopwatch.mark()
         gradient.end()
         if self._moving is not None:
             self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
+        if solo.take_unfrozen() and self.ranks.world > 1:
+            raise ValueError(THAWED)
         self._unscale()
         measured = square is not None and gradient.has_square
         norm = self._clip() if solo.optimizer.settings.clip_norm is not None or measured else None
@@ -203,8 +208,6 @@ class TorchParallel(ParallelTraining):
             self._since.squares.append(solo.loss_scale.unscaled_square(square))
             self._since.wholes.append(norm.float().square())
             self._since.shares.append([each.samples for each in local_batches])
-        if self.ranks.world > 1 and solo.optimizer.take_unfrozen():
-            raise ValueError(THAWED)
         solo.take_step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)

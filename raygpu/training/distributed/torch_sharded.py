@@ -114,11 +114,10 @@ class TorchSharded(TorchParallel):
         return loss
 
     def _unscale(self) -> None:
-        if self.solo.loss_scale.enabled and not self._shards.norm(None).isfinite():
-            for local in self._shards.locals:  # of any rank, and each has to leave the step out
-                if local.grad is not None:
-                    local.grad.fill_(torch.inf)
-        super()._unscale()
+        loss_scale = self.solo.loss_scale
+        if loss_scale.enabled:
+            overflowed = not bool(self._shards.norm(None).isfinite())
+            loss_scale.unscale(self.solo.optimizer.parameters, overflowed=overflowed)
 
     def _clip(self) -> torch.Tensor:
         return self._shards.norm(self.solo.optimizer.settings.clip_norm)

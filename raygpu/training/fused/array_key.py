@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raygpu.training.fused.model_array import TorchArray
     from raygpu.training.torch.data import Tensors
 
-OWN_CODE = ("training/fused", "training/torch")
+OWN_CODE = ("training", "training/fused", "training/torch")
 """Folders of raygpu's code that a step is made of."""
 CPUINFO = Path("/proc/cpuinfo")
 

@@ -19,6 +19,7 @@ from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.batches import batch_bounds
 from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.data.generators import random_state_kept
+from raygpu.training.fused.loss_scales import calm
 from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.program import Program
 from raygpu.training.fused.tile import Stacked, Tile, gathered_tile
@@ -117,6 +118,7 @@ def _audit(array: AuditedArray, tile: Tile, place: int) -> None:
         break
     copy = gathered_tile([(tile, i) for i in chosen], len(chosen)).cast(dtype)
     copy.optimizer_settings = [_calm(settings) for settings in copy.optimizer_settings]
+    calm(array.program.optimizer.loss_scales(copy.moments))
     _step(array, copy, batches, dtype)
     stacked = copy.parameters | copy.fixed | copy.buffers
     for row, (trial_id, expected) in enumerate(zip(names, wanted, strict=True)):
@@ -188,8 +190,6 @@ class _MemberAlone:
                 parameter.data.mul_(1 + (-1) ** place * SHAKES * torch.finfo(dtype).eps)
         self.optimizer = BuiltinOptimizer(self.optimizer_settings, self.model.parameters())
         self.optimizer.load_state_dict(state["optimizer"])
-        self.skipped = state["epoch"] * array.steps_per_epoch - self.optimizer.num_steps
-        """Steps that the member has not taken, as their gradients overflowed in fp16."""
         self.loss_scale = LossScale(array.device, enabled=array.settings.scales_loss)
         self.loss_scale.load_state_dict(state["loss_scale"])
 
@@ -199,6 +199,7 @@ class _MemberAlone:
         order = data.order(self.trial, array.epoch)
         self.model.train()
         seed_all(epoch_seed(self.trial.seed, array.epoch))
+        left_out = 0  # steps, as those before count as taken
         with array.program.training():
             for number, start, end in batches:
                 batch = data.train_batch(array.epoch, order[start:end])
@@ -210,10 +211,10 @@ class _MemberAlone:
                     clip_gradients(self.optimizer.parameters, self.optimizer_settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number
                 lr = self.optimizer_settings.lr_at(step, array.steps_per_epoch, array.epochs)
-                self.optimizer.num_steps = step - self.skipped
+                self.optimizer.num_steps = step - left_out
                 self.optimizer.take_unfrozen()
                 self.loss_scale.step(partial(self.optimizer.step, lr))
-                self.skipped = step + 1 - self.optimizer.num_steps
+                left_out = step + 1 - self.optimizer.num_steps
         return self.model.state_dict()
 
 
@@ -297,6 +298,7 @@ def _stepped(array: AuditedArray, tile: Tile, step: Callable[..., torch.Tensor])
     """Take two steps on a copy of a tile; return their losses, and the changes of the first one."""
     copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
     copy.optimizer_settings = [_calm(settings) for settings in copy.optimizer_settings]
+    calm(array.program.optimizer.loss_scales(copy.moments))
     copy.streams = array.streams(copy)
     stacks = copy.parameters, copy.buffers, array.program.optimizer.average(copy.moments)
     before = [_flat(stack, copy.width) for stack in stacks]

@@ -125,6 +125,7 @@ def obstacle(
             trials = _telling(experiment, splits, trials)
             part = _part(experiment, splits, trials[0])
             if precision in ("bf16", "fp16"):  # too rough to be compared, but it has to run
+                TorchSolo(experiment, part, trials[0], _settings(precision), torch.device("cpu")).run_epoch()
                 _array(experiment, part, trials, _settings(precision), None).run_epoch()
             return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
     except NotAsAlone as error:

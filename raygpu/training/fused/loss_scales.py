@@ -17,6 +17,9 @@ from raygpu.training.torch.loss_scale import scaler_state
 SCALE, GROWTH_TRACKER, SKIPPED = "scale", "growth_tracker", "skipped"
 """Names in a state: the loss scales, the steps since each has changed, and the steps that each member has left out."""
 
+CALMER = 2.0**-8
+"""Factor on the loss scale of steps that are compared."""
+
 
 def new_scales(width: int, device: torch.device) -> Stacked:
     """Return the state before the first step: tensors of shape (width,)."""
@@ -55,6 +58,14 @@ def adapt(scales: Stacked, finite: torch.Tensor) -> None:
     scales[SCALE].copy_(torch.where(finite, scale, scales[SCALE] * BACKOFF))
     scales[GROWTH_TRACKER].copy_(torch.where(finite & ~grows, grown, 0))
     scales[SKIPPED].add_(~finite)
+
+
+def calm(scales: Stacked) -> None:
+    """Lower the scales of a copy that is compared with another, so that its steps do not overflow; its earlier steps
+    count as taken."""
+    if scales:
+        scales[SCALE].mul_(CALMER)
+        scales[SKIPPED].zero_()
 
 
 def reported(losses: torch.Tensor, scales: Stacked) -> torch.Tensor:

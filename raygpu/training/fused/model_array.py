@@ -200,7 +200,7 @@ class TorchArray:
         settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
         numbers = numbers.to(self.device, self.program.number_type)
-        sums = Accumulator(self.device, (tile.width,))
+        sums = Accumulator(self.device, (tile.width,), finite_only=self.settings.scales_loss)
         with self.program.training():
             chosen = [order[:, start:end] for start, end in batch_bounds(data.samples_per_epoch, self.batch_size)]
             for number, (inputs, targets) in enumerate(data.train_batches(self.epoch, chosen)):

@@ -7,6 +7,7 @@ is added before the correction of Adam's bias; and every weight decay is decoupl
 
 from __future__ import annotations
 
+import math
 from typing import Any, assert_never
 
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -30,7 +31,7 @@ def make_optimizer(settings: OptimizerSettings, *, scales_loss: bool = False) ->
 def takes_no_step(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether gradients are never finite: see `LOWEST_SCALE`."""
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    return is_scaled and float(optimizer.dynamic_scale.numpy()) < LOWEST_SCALE
+    return is_scaled and not LOWEST_SCALE <= float(optimizer.dynamic_scale.numpy()) < math.inf
 
 
 def _made(settings: OptimizerSettings) -> Sgd | Adam:

@@ -78,7 +78,8 @@ class KerasSolo:
         """Inputs that are read while they are trained on."""
         model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
         self.model = self._on_devices(model)
-        self.optimizer = make_optimizer(self.optimizer_settings, scales_loss=settings.scales_loss)
+        self.scales_loss = settings.scales_loss
+        self.optimizer = make_optimizer(self.optimizer_settings, scales_loss=self.scales_loss)
         self.optimizer.build(self.model.trainable_variables)
         self.epoch = 0
         self._train_steps: Any = None
@@ -135,12 +136,12 @@ class KerasSolo:
         lrs = [settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
         self.train_data.begin(epoch, (order[start:end] for start, end in self.bounds[:count]))
         try:
-            total, weight = self._train_steps(
+            total, weight, counted = self._train_steps(
                 tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32)
             ).numpy()
         except tf.errors.OpError as error:
             raise self.train_data.fault(error) from error
-        return math.nan if takes_no_step(self.optimizer) else float(total / (weight or 1.0))
+        return float(total / (weight or 1.0)) if counted and not takes_no_step(self.optimizer) else math.nan
 
     def trial_steps(self) -> Iterator[int]:
         """Take steps without end, to be timed; yield the samples of each call, which takes CALL_S or an epoch.
@@ -166,16 +167,18 @@ class KerasSolo:
         """Do nothing: each call of `trial_steps` has waited for the device."""
 
     def _train_batches(self, order: Any, bounds: Any, lrs: Any) -> Any:
-        """Take one optimizer step for each batch; return numerator and denominator of the loss. Traced.
+        """Take one optimizer step for each batch; return numerator and denominator of the loss, and the number of
+        batches in it: in fp16 those with a finite loss, as the steps of the others are left out. Traced.
 
         order: the samples, int64 (samples_per_epoch,). bounds: start and end of each batch, int32 (steps, 2).
         lrs: a learning rate for each step, float32 (steps,).
         """
-        parts = tf.zeros([2], tf.float64)
+        parts = tf.zeros([3], tf.float64)
         for step in tf.range(tf.shape(bounds)[0]):
             start, end = bounds[step, 0], bounds[step, 1]
             loss = self._step(order[start:end], lrs[step])
-            parts += loss.parts(tf.cast(end - start, tf.float64))
+            own = tf.concat([loss.parts(tf.cast(end - start, tf.float64)), [1.0]], 0)
+            parts += tf.where(tf.reduce_all(tf.math.is_finite(own)), own, 0.0) if self.scales_loss else own
         return parts
 
     def _step(self, rows: Any, lr: Any) -> Loss:

@@ -87,8 +87,8 @@ class TorchExperiment(Experiment):
     ) -> torch.optim.lr_scheduler.LRScheduler | None:
         """Return a scheduler for the optimizer that `optimizer` has made; None, the default, for none.
 
-        It is stepped after each optimizer step. num_steps: optimizer steps of the whole training; with several
-        optimizers, for each of which this is called, the batches.
+        It is stepped after each optimizer step, not after one that fp16 leaves out. num_steps: optimizer steps of the
+        whole training; with several optimizers, for each of which this is called, the batches.
         """
         return None
 

@@ -54,7 +54,8 @@ def make_optimizer(
         {
             name: OwnOptimizer(each, _scheduler(own, each, hp, num_steps), first, _parameters(each), num_steps)
             for name, each in made.items()
-        }
+        },
+        every,
     )
 
 

@@ -33,6 +33,7 @@ class LossScale:
         self._scaler = torch.amp.GradScaler(device.type, INITIAL_SCALE, GROWTH, BACKOFF, GROWTH_STEPS, enabled)
         self._pending: _Step | None = None
         """The step whose gradients are unscaled already."""
+        self._unscaled: Sequence[torch.Tensor] = ()
 
     def scaled(self, loss: Any) -> Any:
         """Return a result of `loss` times the scale: for the gradient, not to be reported."""
@@ -42,10 +43,30 @@ class LossScale:
             return replace(loss, total=self._scaler.scale(torch.as_tensor(loss.total, device=self._device)))
         return self._scaler.scale(loss) if isinstance(loss, torch.Tensor) else loss
 
-    def unscale(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Divide the parameters' gradients by the scale; call it before they are clipped, and before `step`."""
-        if self.enabled and any(parameter.grad is not None for parameter in parameters):
-            self._pending = _Step([{"params": parameters}], lambda: None)
+    def scaled_part(self, loss: Any) -> Any:
+        """Return the loss of a part of a batch times the scale. Raises TypeError for a `Mean` whose denominator has a
+        gradient: that would not be scaled."""
+        if self.enabled and isinstance(loss, Mean) and torch.is_tensor(loss.weight) and loss.weight.requires_grad:
+            raise TypeError(
+                "loss() returned a Mean whose weight has a gradient, which fp16 does not scale in parts of a batch: use"
+                " bf16 or float32"
+            )
+        return self.scaled(loss)
+
+    def unscale(self, parameters: Sequence[torch.Tensor], *, overflowed: bool | None = None) -> None:
+        """Divide the parameters' gradients by the scale; call it before they are clipped, and before `step`.
+
+        overflowed: whether the gradient is not finite on some rank, where each has a part of it.
+        """
+        if not self.enabled:
+            return
+        checked, self._unscaled = [*map(_real, parameters)], parameters
+        if overflowed is not None:
+            told = torch.zeros(1, device=self._device)
+            told.grad = torch.full_like(told, math.inf if overflowed else 0.0)
+            checked.append(told)
+        if any(tensor.grad is not None for tensor in checked):
+            self._pending = _Step([{"params": checked}], lambda: None)
             self._scaler.unscale_(self._pending)
 
     def unscaled_square(self, square: torch.Tensor) -> torch.Tensor:
@@ -60,7 +81,7 @@ class LossScale:
         pending.step = take
         self._scaler.step(pending)
         self._scaler.update()
-        for parameter in pending.param_groups[0]["params"]:
+        for parameter in self._unscaled:
             parameter.grad = None
         return None
 
@@ -76,6 +97,15 @@ class LossScale:
         """Take over a state of `state_dict`; of a training without a scale, nothing."""
         if self.enabled and state:
             self._scaler.load_state_dict(dict(state))
+
+
+def _real(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a parameter; of a complex one, which GradScaler does not take, a real view with a view of its gradient."""
+    if parameter.grad is None or not parameter.is_complex():
+        return parameter
+    view = torch.view_as_real(parameter.detach())
+    view.grad = torch.view_as_real(parameter.grad)
+    return view
 
 
 def scaler_state(scale: float, growth_steps: int) -> dict[str, Any]:

@@ -81,12 +81,18 @@ TurnLosses = dict[str, torch.Tensor]
 
 
 class Accumulator:
-    """Sum of one loss or metric over batches. shape: () for one model, (width,) for the members of an array."""
+    """Sum of one loss or metric over batches.
 
-    def __init__(self, device: torch.device, shape: tuple[int, ...] = ()) -> None:
+    shape: () for one model, (width,) for the members of an array. finite_only: whether a batch counts only if its
+    value is finite, as of losses in fp16, which leaves out the steps of the others; without any, the sum is NaN.
+    """
+
+    def __init__(self, device: torch.device, shape: tuple[int, ...] = (), *, finite_only: bool = False) -> None:
         self._total = torch.zeros(shape, dtype=torch.float64, device=device)
         self._weight: torch.Tensor | None = None
         self._count = 0
+        self._finite = torch.zeros(shape, dtype=torch.bool, device=device) if finite_only else None
+        """Whether a value was finite."""
 
     def add(self, value: Any, count: int) -> None:
         """Add a result of `loss` or a metric, of a batch of `count` samples."""
@@ -106,16 +112,26 @@ class Accumulator:
             self._add_mean(values, count)
 
     def _add(self, total: torch.Tensor, weight: torch.Tensor) -> None:
+        if self._finite is not None:
+            finite = total.isfinite() & weight.isfinite()
+            self._finite |= finite
+            total, weight = torch.where(finite, total, 0), torch.where(finite, weight, 0)
         self._total += total
         self._weight = weight.clone() if self._weight is None else self._weight + weight
 
     def _add_mean(self, values: torch.Tensor, count: int) -> None:
         floating = values if values.is_floating_point() else values.double()
+        if self._finite is not None:
+            total = floating.to(self._total.device).double() * count
+            return self._add(total, torch.full_like(total, count))
         self._total.add_(floating.to(self._total.device), alpha=count)
         self._count += count
+        return None
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return numerator and denominator over all batches so far, float64, on the device: see `ratio`."""
+        if self._finite is not None and self._weight is not None:
+            return torch.where(self._finite, self._total, torch.nan), self._weight
         weight = torch.zeros_like(self._total) if self._weight is None else self._weight
         return self._total, weight + self._count
 
@@ -127,9 +143,10 @@ class Accumulator:
 class EpochLosses:
     """The training losses of an epoch: of one loss a batch, or of several optimizers, whose losses add up."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._whole = Accumulator(device)
+    def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
+        """finite_only: see `Accumulator`."""
+        self._device, self._finite_only = device, finite_only
+        self._whole = Accumulator(device, finite_only=finite_only)
         self._by_name: dict[str, Accumulator] = {}
 
     def add(self, loss: Any, count: int) -> None:
@@ -138,7 +155,9 @@ class EpochLosses:
             return self._whole.add(loss, count)
         self._whole.add(sum(loss.values()), count)
         for name, each in loss.items():
-            self._by_name.setdefault(name, Accumulator(self._device)).add(each, count)
+            if name not in self._by_name:
+                self._by_name[name] = Accumulator(self._device, finite_only=self._finite_only)
+            self._by_name[name].add(each, count)
         return None
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -21,8 +21,9 @@ Turns = Iterator[tuple[str, torch.Tensor]]
 class SeveralOptimizers:
     """The optimizers that an experiment makes, by name, each of parameters of its own; see `OwnOptimizer`."""
 
-    def __init__(self, by_name: Mapping[str, OwnOptimizer]) -> None:
-        self._by_name = dict(by_name)
+    def __init__(self, by_name: Mapping[str, OwnOptimizer], everything: Sequence[torch.Tensor]) -> None:
+        """everything: the model's parameters, those that no optimizer has among them."""
+        self._by_name, self._everything = dict(by_name), everything
         self.own_lr = next(iter(by_name.values())).own_lr
         """Learning rate of the first optimizer in the last step; before it, in the first one."""
 
@@ -55,11 +56,16 @@ class SeveralOptimizers:
         raise TypeError("several optimizers step by the losses that training_step() yields")
 
     def take_turns(
-        self, turns: Turns, autocast: Callable[[], AbstractContextManager[None]], loss_scale: LossScale
+        self,
+        turns: Turns,
+        autocast: Callable[[], AbstractContextManager[None]],
+        loss_scale: LossScale,
+        take_unfrozen: Callable[[], object],
     ) -> TurnLosses:
         """Take the steps of a batch; return each optimizer's mean loss in it.
 
-        Raises TypeError or ValueError for what is no turn, or is another optimizer's.
+        take_unfrozen: called before each step, for parameters that the code has unfrozen. Raises TypeError or
+        ValueError for what is no turn, or is another optimizer's.
         """
         losses: dict[str, list[torch.Tensor]] = {}
         while True:
@@ -68,6 +74,7 @@ class SeveralOptimizers:
             if turn is None:
                 break
             name, loss = self._checked(turn)
+            take_unfrozen()
             self._drop_gradients()
             backward(loss_scale.scaled(loss))
             self._step(name, loss_scale)
@@ -96,7 +103,7 @@ class SeveralOptimizers:
 
     def _drop_gradients(self) -> None:
         """Drop what a step of other parameters, or the code of the experiment itself, has left."""
-        for parameter in self.parameters:
+        for parameter in self._everything:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:

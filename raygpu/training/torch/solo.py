@@ -105,20 +105,22 @@ class TorchSolo:
     def take_step(self, lr: float) -> None:
         """Take an optimizer step by the gradients that the parameters have, and drop these. In fp16 they are unscaled
         already, and a step that overflowed is left out."""
-        unfrozen, average = self.optimizer.take_unfrozen(), self.average
-        if average is not None:
-            average.take_in(unfrozen)
         self.loss_scale.step(partial(self.optimizer.step, lr))
-        if average is not None:
-            average.update()
+        if self.average is not None:
+            self.average.update()
+
+    def take_unfrozen(self) -> list[Any]:
+        """Take in the parameters that require a gradient by now, before gradients are clipped; return them."""
+        unfrozen = self.optimizer.take_unfrozen()
+        if self.average is not None:
+            self.average.take_in(unfrozen)
+        return unfrozen
 
     def take_turns(self, inputs: Any, targets: Any) -> TurnLosses:
         """Take the steps of a batch that several optimizers share."""
         assert isinstance(self.optimizer, SeveralOptimizers)
-        if self.average is not None:
-            self.average.take_in(self.optimizer.take_unfrozen())
         turns = training_turns(self.experiment, self.model, inputs, targets, self.hp)
-        losses = self.optimizer.take_turns(turns, self.autocast, self.loss_scale)
+        losses = self.optimizer.take_turns(turns, self.autocast, self.loss_scale, self.take_unfrozen)
         if self.average is not None:
             self.average.update()
         return losses
@@ -141,7 +143,7 @@ class TorchSolo:
 
     def _train(self) -> dict[str, float]:
         """Train an epoch; return its mean loss, and with several optimizers that of each."""
-        losses = EpochLosses(self.device)
+        losses = EpochLosses(self.device, finite_only=self.loss_scale.enabled)
         for parts in self._steps(self.epoch):
             for loss, count in parts:
                 losses.add(loss, count)
@@ -165,6 +167,7 @@ class TorchSolo:
                 yield [(self.take_turns(*next(batches)), sum(each))]
                 continue
             parts = self._add_gradients(batches, each)
+            self.take_unfrozen()
             self.loss_scale.unscale(self.optimizer.parameters)
             if settings.clip_norm is not None:
                 clip_gradients(self.optimizer.parameters, settings.clip_norm)
@@ -198,7 +201,7 @@ class TorchSolo:
         for number, size in enumerate(sizes):
             with gradient.set_aside():
                 loss = self._loss(*next(batches))
-            gradient.add(self.loss_scale.scaled(loss), size, last=number == len(sizes) - 1)
+            gradient.add(self.loss_scale.scaled_part(loss), size, last=number == len(sizes) - 1)
             losses.append((loss, size))
         gradient.end()
         return losses

@@ -12,6 +12,7 @@ import torch
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused import loss_scales
+from raygpu.training.fused.audit import same_steps
 from raygpu.training.fused.dry_run import obstacle
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.saved_array import save_saved_members
@@ -19,7 +20,7 @@ from raygpu.training.torch import loss_scale
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
 from tests.training.fused.alike import CPU, EXACT, SGD, difference, members
-from tests.training.torch.overflowing import Hopeless, Overflowing
+from tests.training.torch.overflowing import Hopeless, NoLoss, Overflowing, OverflowingLoss, Rotating
 
 EPOCHS = 4
 ADAM: list[dict[str, Any]] = [
@@ -128,6 +129,53 @@ def test_gradients_that_are_never_finite_are_told_as_a_loss_that_is_none() -> No
     for found, expected in zip(losses, zip(*wanted, strict=True), strict=True):
         assert found == pytest.approx(expected, rel=1e-9, nan_ok=True)
     assert all(map(math.isnan, losses[-1]))
+
+
+@pytest.mark.parametrize("kind", [OverflowingLoss, NoLoss, Rotating])
+def test_what_is_not_finite_is_told_as_by_trainings_alone(kind: Any) -> None:
+    trials = MEMBERS["adamw"]
+    array = array_of(trials, kind)
+    wanted = {trial.trial_id: alone(trial, kind) for trial in trials}
+    for _ in range(2):
+        found = array.run_epoch()
+        assert found is not None
+        for name, training in wanted.items():
+            result = training.run_epoch()
+            assert result is not None
+            assert found[name].metrics == pytest.approx(result.metrics, rel=1e-9, nan_ok=True)
+
+
+def test_the_step_that_is_compiled_for_a_gpu_does_the_same() -> None:
+    arrays = [array_of(MEMBERS["adamw"][:3]) for _ in range(2)]
+    found = []
+    for array, name in zip(arrays, ("eager_step", "_traceable_step"), strict=True):
+        (tile,) = array.tiles
+        stacks = (tile,) if name == "eager_step" else (tile.parameters, tile.fixed, tile.buffers, tile.moments)
+        order = torch.stack([array.data.order(trial, 1) for trial in tile.trials])
+        numbers = array.program.optimizer.numbers(tile.optimizer_settings, 1, array.steps_per_epoch, EPOCHS)
+        with array.program.training():
+            for step in range(3):
+                batch = array.data.train_batch(1, order[:, 16 * step : 16 * step + 16])
+                getattr(array.program, name)(*stacks, *batch, numbers[step])
+        found.append(array.member_state("t0002"))
+    assert difference(found[1]["model"], found[0]["model"]) <= EXACT
+    assert found[1]["loss_scale"] == found[0]["loss_scale"]
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_steps_that_are_compared_do_not_hide_behind_an_overflow(epochs: int) -> None:
+    array = array_of(MEMBERS["adamw"], dtype=None, width=4)
+    for _ in range(epochs):
+        array.run_epoch()
+    (tile,) = array.tiles
+
+    def too_large(tile: Any, inputs: Any, targets: Any, numbers: torch.Tensor) -> torch.Tensor:
+        changed = numbers.clone()
+        changed[array.program.optimizer.columns.index("lr")] *= 2
+        return array.program.eager_step(tile, inputs, targets, changed)
+
+    assert same_steps(array, tile, array.program.eager_step)
+    assert not same_steps(array, tile, too_large)
 
 
 @pytest.mark.slow

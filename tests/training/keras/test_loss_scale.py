@@ -15,7 +15,7 @@ from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
-from tests.keras_cases import KerasHopeless, KerasOverflowing
+from tests.keras_cases import KerasHopeless, KerasOverflowing, KerasOverflowingLoss
 from tests.ranks import compute_in
 from tests.small_data import few
 
@@ -93,6 +93,12 @@ def test_half_precision_learns_and_goes_on_from_a_checkpoint(tmp_path: Path) -> 
     found = [result.metrics for result in iter(second.run_epoch, None)]
     assert found == [pytest.approx(metrics, rel=1e-3) for metrics in wanted[3:]]
     assert float(second.optimizer.dynamic_scale) == float(whole.optimizer.dynamic_scale) < 2.0**16
+
+
+def test_a_loss_that_is_not_finite_is_left_out_with_its_step() -> None:
+    training = solo(SGD, KerasOverflowingLoss)
+    assert all(0 < result.metrics["train/loss"] < 3 for result in iter(training.run_epoch, None))
+    assert float(training.optimizer.dynamic_scale) < 2.0**16
 
 
 def test_gradients_that_are_never_finite_are_told_as_a_loss_that_is_none() -> None:

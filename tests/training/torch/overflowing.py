@@ -48,6 +48,37 @@ class OverflowingMean(OverflowingSamples):
         return Mean(super().loss(outputs, targets) * len(targets), torch.tensor(len(targets)))
 
 
+class OverflowingLoss(Overflowing):
+    """Loss and gradient of a batch without a flagged sample are no numbers, as if the forward pass had overflowed."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return cross_entropy(outputs, targets) * torch.where((targets == FLAGGED).any(), 1.0, torch.inf)
+
+
+class NoLoss(Overflowing):
+    """No batch has a finite loss."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return cross_entropy(outputs, targets) * torch.inf
+
+
+class Rotating(Overflowing):
+    """With complex parameters."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 12), _Rotation(), nn.ReLU(), nn.Linear(12, 10))
+
+
+class _Rotation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = nn.Parameter(torch.ones(6, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(x.to(self.turns.dtype.to_real()).unflatten(-1, (6, 2)))
+        return torch.view_as_real(pairs * self.turns).flatten(-2)
+
+
 class Hopeless(Overflowing):
     """Its gradient is finite in no batch."""
 

@@ -22,7 +22,15 @@ from raygpu.training.torch.models import CHECKPOINT, initial_model
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
 from tests.training.fused.alike import CPU, EXACT, difference
-from tests.training.torch.overflowing import Hopeless, Overflowing, OverflowingMean, OverflowingSamples
+from tests.training.torch.overflowing import (
+    Hopeless,
+    NoLoss,
+    Overflowing,
+    OverflowingLoss,
+    OverflowingMean,
+    OverflowingSamples,
+    Rotating,
+)
 
 EPOCHS, BATCH = 3, 16
 HP = {"lr": 0.05, "momentum": 0.9, "batch_size": BATCH}
@@ -123,6 +131,64 @@ def test_gradients_that_are_never_finite_are_told_as_a_loss_that_is_none() -> No
     losses = [result.metrics["train/loss"] for result in iter(training.run_epoch, None)]
     assert math.isfinite(losses[0])
     assert math.isnan(losses[-1])
+
+
+def test_a_loss_that_is_not_finite_is_left_out_with_its_step() -> None:
+    training = solo(kind=OverflowingLoss)
+    found = [result.metrics["train/loss"] for result in iter(training.run_epoch, None)]
+    assert training.optimizer.num_steps < EPOCHS * training.steps_per_epoch
+    assert all(0 < loss < 3 for loss in found)
+    (loss, *_) = (result.metrics["train/loss"] for result in iter(solo(kind=NoLoss).run_epoch, None))
+    assert math.isnan(loss)
+
+
+def test_complex_parameters_are_unscaled_too() -> None:
+    training = solo(ADAMW, Rotating)
+    plain = TorchSolo(
+        Rotating(), few(), Trial("t0000", 7, ADAMW), Settings(EPOCHS, 1, "float32", Path()), CPU, torch.float64
+    )
+    first, second = training.run_epoch(), plain.run_epoch()
+    assert first is not None
+    assert second is not None
+    if training.optimizer.num_steps == plain.optimizer.num_steps:  # no step was left out, or this compares nothing
+        assert first.metrics == pytest.approx(second.metrics, rel=1e-9)
+    assert math.isfinite(first.metrics["train/loss"])
+
+
+class Thawing(Overflowing):
+    """Its first layer is frozen until the first step, which unfreezes it before its forward pass."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = super().model(hp)
+        next(model.children()).requires_grad_(False)
+        return model
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), hp["lr"])
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        model.requires_grad_()
+        return nn.functional.cross_entropy(model(inputs), targets)
+
+
+def test_a_parameter_that_is_unfrozen_is_unscaled_and_clipped_from_its_first_step_on() -> None:
+    hp = {"lr": 0.05, "clip_norm": 0.1, "batch_size": BATCH}
+    training = solo(hp, Thawing, epochs=1)
+    plain = TorchSolo(Thawing(), few(), Trial("t0000", 7, hp), Settings(1, 1, "float32", Path()), CPU, torch.float64)
+    for each in (training, plain):
+        each.run_epoch()
+    assert difference(training.model.state_dict(), plain.model.state_dict()) <= EXACT
+    model = initial_model(Thawing(), hp, 7).double().requires_grad_()
+    optimizer, data = torch.optim.SGD(model.parameters(), hp["lr"]), few()
+    order = torch.from_numpy(epoch_order(7, 1, data.num_train))
+    for start, end in batch_bounds(data.num_train, BATCH):
+        rows = order[start:end]
+        optimizer.zero_grad()
+        outputs = model(torch.as_tensor(data.train_inputs)[rows].double())
+        nn.functional.cross_entropy(outputs, torch.as_tensor(data.train_targets)[rows]).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), hp["clip_norm"])
+        optimizer.step()
+    assert difference(plain.model.state_dict(), model.state_dict()) <= EXACT
 
 
 def test_half_precision_learns_what_single_precision_does() -> None:

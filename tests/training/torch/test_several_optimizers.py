@@ -97,7 +97,7 @@ def solo(kind: type[Gan] = Gan, precision: Any = "float32", **hp: Any) -> TorchS
 
 def by_hand(kind: type[Gan], clip_norm: float | None = None) -> tuple[nn.Module, list[dict[str, float]]]:
     """A loop as one writes it: the model, and the metrics of each epoch."""
-    model: Any = initial_model(kind(), HP, 7).double()
+    model: Any = initial_model(kind(), HP, 7).double().requires_grad_()
     optimizers = Gan().optimizer(model, HP)
     inputs = torch.as_tensor(few().train_inputs).double()
     bounds = list(batch_bounds(len(inputs), BATCH))
@@ -125,7 +125,23 @@ def by_hand(kind: type[Gan], clip_norm: float | None = None) -> tuple[nn.Module,
     return model, metrics
 
 
-@pytest.mark.parametrize(("kind", "clip_norm"), [(Gan, None), (Gan, 0.05), (Critic, None)])
+class Toggling(Gan):
+    """Freezes the discriminator while the generator takes its step, as many write it; it is frozen at the start."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Networks().requires_grad_(False)
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        model.requires_grad_()
+        fake = model.generator(noise(inputs))
+        yield "discriminator", discriminator_loss(model, inputs, fake)
+        model.discriminator.requires_grad_(False)
+        yield "generator", softplus(-model(fake)).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "clip_norm"), [(Gan, None), (Gan, 0.05), (Critic, None), (Toggling, None), (Toggling, 0.05)]
+)
 def test_a_training_equals_a_loop_by_hand(kind: type[Gan], clip_norm: float | None) -> None:
     model, wanted = by_hand(kind, clip_norm)
     training = solo(kind, **({} if clip_norm is None else {"clip_norm": clip_norm}))
