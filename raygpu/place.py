@@ -136,6 +136,8 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
     config = prepared.config
     source, code = find(config, (source_folder or Path.cwd()).resolve())
     _require_experiment(source, code)
+    if source.kind == "keras" and config.gpu.precision == "fp16":
+        raise BadInput("gpu.precision: read fp16; placements of a KerasExperiment take float32, tf32 or bf16")
     step = tried_step(config, source, code, config.hyperparameters)
     splits = part_of(config, step.splits, config.hyperparameters)
     found = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
@@ -168,6 +170,8 @@ def _no_pipeline(config: PlaceConfig, source: Source, code: Any, splits: Splits)
     """Return why a TorchExperiment has no pipeline; empty if it has one."""
     if own := own_methods(code):
         return f"a pipeline does not use {source.name}'s own {', '.join(own)}"
+    if config.gpu.precision in ("bf16", "fp16"):
+        return f"it is traced in the model's own precision, not in {config.gpu.precision}"
     if reads_later(splits.train_inputs):
         return "a pipeline takes arrays, not the data of dataset_splits"
     if config.hyperparameters.get("ema_decay") is not None:

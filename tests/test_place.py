@@ -120,6 +120,11 @@ OWN_STEP = SMALL.replace("Mlp", "SmoothedMlp")
         (SMALL, ["--micro-batches", "0"], "--micro-batches: read '0'"),
         (SMALL, ["--rounds", "1"], "rounds"),
         (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),
+        (
+            SMALL.replace("tests.models:Mlp", "tests.keras_cases:FewKeras"),
+            ["--gpu.precision", "fp16"],
+            "gpu.precision: read fp16; placements of a KerasExperiment take float32, tf32 or bf16",
+        ),
         ('experiment = "tests.pack_functions:steady"\n', [], "is a function; a placement needs a TorchExperiment"),
         (SMALL + "[space]\nlr = 0.1\n", [], "space: is for a search; a placement takes one set of [hyperparameters]"),
     ],

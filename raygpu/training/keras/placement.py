@@ -83,15 +83,14 @@ class KerasPlaced(KerasSolo):
         self._parts, self.devices = parts, devices
         with tf.device(devices[0]), names_from_the_start():
             super().__init__(experiment, splits, trial, settings)
-        stepping = getattr(self.optimizer, "inner_optimizer", self.optimizer)  # in fp16 inside of another one
-        update = stepping.update_step
+        update = self.optimizer.update_step
 
         def update_step(gradient: Any, variable: Any, lr: Any) -> None:
             """Update a tf.Variable on its own device."""
             with tf.device(variable.device):
                 update(gradient, variable, lr)
 
-        stepping.update_step = update_step
+        self.optimizer.update_step = update_step
 
     def _on_devices(self, model: keras.Model) -> keras.Model:
         """Move each placed layer's variables to its device, and its call, with the gradient, too."""
