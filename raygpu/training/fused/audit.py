@@ -118,7 +118,7 @@ def _audit(array: AuditedArray, tile: Tile, place: int) -> None:
         break
     copy = gathered_tile([(tile, i) for i in chosen], len(chosen)).cast(dtype)
     copy.optimizer_settings = [_calm(settings) for settings in copy.optimizer_settings]
-    calm(array.program.optimizer.loss_scales(copy.moments))
+    calm(array.program.optimizer.loss_scales(copy.optimizer_state))
     _step(array, copy, batches, dtype)
     stacked = copy.parameters | copy.fixed | copy.buffers
     for row, (trial_id, expected) in enumerate(zip(names, wanted, strict=True)):
@@ -298,9 +298,9 @@ def _stepped(array: AuditedArray, tile: Tile, step: Callable[..., torch.Tensor])
     """Take two steps on a copy of a tile; return their losses, and the changes of the first one."""
     copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
     copy.optimizer_settings = [_calm(settings) for settings in copy.optimizer_settings]
-    calm(array.program.optimizer.loss_scales(copy.moments))
+    calm(array.program.optimizer.loss_scales(copy.optimizer_state))
     copy.streams = array.streams(copy)
-    stacks = copy.parameters, copy.buffers, array.program.optimizer.average(copy.moments)
+    stacks = copy.parameters, copy.buffers, array.program.optimizer.average(copy.optimizer_state)
     before = [_flat(stack, copy.width) for stack in stacks]
     with array.program.training():
         arguments = (*_batch(array, copy, 0, array.batch_size, None), _numbers(array, copy, 0, None))

@@ -142,7 +142,7 @@ def step_arguments(
     program = array.program
     program.optimizer = ArrayOptimizer(optimizers, settings.changing, has_loss_scale=settings.scales_loss)
     tile = gathered_tile([(array.tiles[0], 0)], width)
-    tile.moments = program.optimizer.new_state(tile.parameters, tile.buffers)
+    tile.optimizer_state = program.optimizer.new_state(tile.parameters, tile.buffers)
     tile.streams = array.streams(tile)
     chosen = torch.arange(array.batch_size).expand(width, -1)
     inputs, targets = array.data.train_batch(1, chosen)
@@ -151,7 +151,7 @@ def step_arguments(
     numbers = numbers.to(array.device, program.number_type)
     with program.training():
         drawn = program.drawn(tile, inputs, targets)
-    stacks = tile.parameters, tile.fixed, tile.buffers, tile.moments
+    stacks = tile.parameters, tile.fixed, tile.buffers, tile.optimizer_state
     return (*stacks, inputs, targets, numbers, *([drawn] if drawn else []))
 
 

@@ -47,9 +47,9 @@ class LoadedStep:
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
         """Take a step in place; return the losses, packed, (width, ...). arguments: as `Arguments`."""
-        parameters, fixed, buffers, moments, inputs, targets, numbers, *drawn = arguments
+        parameters, fixed, buffers, optimizer_state, inputs, targets, numbers, *drawn = arguments
         tensors = [*parameters.values(), *fixed.values(), *buffers.values()]
-        for stack in moments:
+        for stack in optimizer_state:
             tensors += stack.values()
         return self._run([*tensors, *_tensors(inputs), *_tensors(targets), numbers, *(drawn[0] if drawn else [])])[0]
 
@@ -82,17 +82,17 @@ def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -
     for stack in (*stacks, *(_named(part) for part in arguments[4:6])):
         names.append([*stack])
         tensors += stack.values()
-    num_moments = len(arguments[3])
+    num_states = len(arguments[3])
     rest = [arguments[6], *(arguments[7] if len(arguments) > 7 else [])]
 
     def step(*flat: torch.Tensor) -> tuple[torch.Tensor]:
         """Take the step on a list of tensors."""
         values: Iterator[torch.Tensor] = iter(flat)
         found = [{name: next(values) for name in part} for part in names]
-        parameters, fixed, buffers, *moments = found[: 3 + num_moments]
-        inputs, targets = (_unnamed(part) for part in found[3 + num_moments :])
+        parameters, fixed, buffers, *optimizer_state = found[: 3 + num_states]
+        inputs, targets = (_unnamed(part) for part in found[3 + num_states :])
         numbers, *drawn = values
-        tile = Tile([], [], parameters, fixed, buffers, moments)
+        tile = Tile([], [], parameters, fixed, buffers, optimizer_state)
         return (program.eager_step(tile, inputs, targets, numbers, drawn),)
 
     graph = traced(step, [*tensors, *rest])

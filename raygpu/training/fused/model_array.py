@@ -206,7 +206,7 @@ class TorchArray:
             for number, (inputs, targets) in enumerate(data.train_batches(self.epoch, chosen)):
                 losses = self.step(tile, inputs, targets, numbers[number])
                 sums.add_packed(losses, chosen[number].shape[1])
-        return reported(sums.value(), self.program.optimizer.loss_scales(tile.moments))
+        return reported(sums.value(), self.program.optimizer.loss_scales(tile.optimizer_state))
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
         """Call `Program.step`; replay it as a CUDA graph if `graphs` is on and the batch is whole."""
@@ -354,16 +354,16 @@ class TorchArray:
         self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
         places = {name: i for i, name in enumerate(state["trial_ids"])}
         saved = [joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
-        parameters, fixed, buffers, *moments = saved
+        parameters, fixed, buffers, *optimizer_state = saved
         optimizer = self.program.optimizer
         if state.get("has_average") and not optimizer.has_average:  # its members have left since
-            moments = moments[1:]
+            optimizer_state = optimizer_state[1:]
         elif optimizer.has_average and not state.get("has_average"):  # an older version saved none: it begins here
-            moments = [parameters | floating(buffers), *moments]
+            optimizer_state = [parameters | floating(buffers), *optimizer_state]
         for tile in self.tiles:
             chosen = [places[trial.trial_id] for trial in tile.trials]
             # What only members needed that have left since, such as a momentum, comes last and is left out.
-            for own, stack in zip(tile.stacks(), [parameters, fixed, buffers, *moments], strict=False):
+            for own, stack in zip(tile.stacks(), [parameters, fixed, buffers, *optimizer_state], strict=False):
                 for name, tensor in own.items():
                     tensor.copy_(stack[name][tile.rows_of(chosen)])
         self.epoch = state["epoch"]

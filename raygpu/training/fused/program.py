@@ -166,7 +166,7 @@ class Program:
         compiled = self._compiled.get((tile.width, num_samples(inputs)))
         if compiled is None:
             return self.eager_step(tile, inputs, targets, numbers, drawn)
-        stacks = tile.parameters, tile.fixed, tile.buffers, tile.moments
+        stacks = tile.parameters, tile.fixed, tile.buffers, tile.optimizer_state
         return compiled(*stacks, inputs, targets, numbers, *([drawn] if self._step_draws else []))
 
     def eager_step(
@@ -177,11 +177,11 @@ class Program:
         with torch.enable_grad():
             with self._random_numbers(tile, drawn):
                 losses, (told, changed) = self._losses(leaves, tile.fixed, tile.buffers, inputs, targets)
-                losses = scaled(losses, self.optimizer.loss_scales(tile.moments))
+                losses = scaled(losses, self.optimizer.loss_scales(tile.optimizer_state))
             # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
             found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
         gradients = dict(zip(leaves, found, strict=True))
-        self._update(tile.parameters, gradients, tile.buffers, changed, tile.moments, numbers)
+        self._update(tile.parameters, gradients, tile.buffers, changed, tile.optimizer_state, numbers)
         return told
 
     def _random_numbers(self, tile: Tile, drawn: Drawn | None) -> AbstractContextManager[Any]:
@@ -202,7 +202,7 @@ class Program:
         parameters: Stacked,
         fixed: Stacked,
         buffers: Stacked,
-        moments: list[Stacked],
+        optimizer_state: list[Stacked],
         inputs: Tensors,
         targets: Tensors,
         numbers: torch.Tensor,
@@ -215,9 +215,9 @@ class Program:
             return scaled(loss, scales), found
 
         mapped = vmap(grad_and_value(objective, has_aux=True), randomness="different")
-        scales = self.optimizer.loss_scales(moments)
+        scales = self.optimizer.loss_scales(optimizer_state)
         gradients, (_, (told, changed)) = mapped(parameters, scales, fixed, buffers, inputs, targets)
-        self._update(parameters, gradients, buffers, changed, moments, numbers)
+        self._update(parameters, gradients, buffers, changed, optimizer_state, numbers)
         return told
 
     @torch.no_grad()
@@ -227,13 +227,13 @@ class Program:
         gradients: Stacked,
         buffers: Stacked,
         changed: Stacked,
-        moments: list[Stacked],
+        optimizer_state: list[Stacked],
         numbers: torch.Tensor,
     ) -> None:
-        self.optimizer.step(parameters, gradients, moments, numbers)
+        self.optimizer.step(parameters, gradients, optimizer_state, numbers)
         for name, tensor in changed.items():
             buffers[name].copy_(tensor)
-        self.optimizer.update_average(moments, parameters | buffers, numbers)
+        self.optimizer.update_average(optimizer_state, parameters | buffers, numbers)
 
     def _loss(
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
@@ -259,7 +259,7 @@ class Program:
         own: whether each member has a batch of its own, (width, batch, ...), or all have the same one, (batch, ...).
         """
         self.model.eval()
-        state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.moments)}
+        state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.optimizer_state)}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
         with self.context(), sdpa_kernel(SDPBackend.MATH), streams:
             if self._metrics_are_fused:

@@ -29,10 +29,10 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
         if i < count:
             break
         i -= count
-    parameters, fixed, buffers, *moments = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
+    parameters, fixed, buffers, *optimizer_state = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
     model = {**parameters, **fixed, **buffers}
-    average = moments.pop(0) if saved.get("has_average") else {}  # a checkpoint of an older version has none
-    scales = moments.pop(0) if saved.get("has_loss_scale") else {}
+    average = optimizer_state.pop(0) if saved.get("has_average") else {}  # a checkpoint of an older version has none
+    scales = optimizer_state.pop(0) if saved.get("has_loss_scale") else {}
     unaveraged = {name: model[saved["owners"][name]] for name in saved["names"]}
     if average and saved["averaged"][place]:
         averaged = model | average
@@ -46,7 +46,7 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
             "buffers": [
                 [
                     stack[name] if name in parameters else torch.zeros_like(model[name])
-                    for stack in moments[:num_buffers]
+                    for stack in optimizer_state[:num_buffers]
                 ]
                 for name in saved["optimized"]
             ],

@@ -46,7 +46,7 @@ def copy_members(array: EvolvingArray, donors: Mapping[str, str]) -> None:
             target.index_copy_(0, to, source.index_select(0, of))
     for own, by_number in idle.values():
         for number, places in by_number.items():
-            for tensor in array.program.optimizer.moments(own.moments)[number].values():
+            for tensor in array.program.optimizer.moments(own.optimizer_state)[number].values():
                 tensor.index_fill_(0, torch.tensor(places, device=array.device), 0)
 
 
@@ -55,7 +55,7 @@ def _kept(program: Program, tile: Tile) -> Iterator[torch.Tensor]:
     names = {program.owners[name] for name in program.state_names}
     for stack in (tile.parameters, tile.fixed, tile.buffers):
         yield from (tensor for name, tensor in stack.items() if name in names)
-    for stack in tile.moments:
+    for stack in tile.optimizer_state:
         yield from stack.values()
 
 
@@ -67,17 +67,17 @@ def write_member(array: EvolvingArray, trial_id: str, state: Mapping[str, Any]) 
         raise ValueError(f"a checkpoint of epoch {state['epoch']} is no state of an array at epoch {array.epoch}")
     tile, i = array.place(trial_id)
     program = array.program
-    trained, average = unaveraged(state), program.optimizer.average(tile.moments)
+    trained, average = unaveraged(state), program.optimizer.average(tile.optimizer_state)
     tensors = tile.parameters | tile.fixed | tile.buffers
     for name in program.state_names:
         owner = program.owners[name]
         tensors[owner][i].copy_(trained[name])
         if owner in average:
             average[owner][i].copy_(state["model"][name])
-    if scales := program.optimizer.loss_scales(tile.moments):
+    if scales := program.optimizer.loss_scales(tile.optimizer_state):
         skipped = array.epoch * array.steps_per_epoch - state["optimizer"]["num_steps"]
         write_scale(scales, i, state["loss_scale"], skipped)
     for name, buffers in zip(program.optimized, state["optimizer"]["buffers"], strict=True):
-        for number, stack in enumerate(program.optimizer.moments(tile.moments)):
+        for number, stack in enumerate(program.optimizer.moments(tile.optimizer_state)):
             if name in stack:
                 stack[name][i].copy_(buffers[number]) if number < len(buffers) else stack[name][i].zero_()

@@ -26,7 +26,7 @@ class Tile:
         parameters: Stacked,
         fixed: Stacked,
         buffers: Stacked,
-        moments: list[Stacked],
+        optimizer_state: list[Stacked],
     ) -> None:
         self.trials = trials
         self.optimizer_settings = settings
@@ -35,7 +35,7 @@ class Tile:
         self.fixed = fixed
         """Parameters that are frozen, or on which the loss does not depend."""
         self.buffers = buffers
-        self.moments = moments
+        self.optimizer_state = optimizer_state
         """The optimizer's state, with an average of parameters and buffers if a member has one, and in fp16 with the
         loss scales."""
         self.graphed: Callable[..., torch.Tensor] | None = None
@@ -54,14 +54,14 @@ class Tile:
 
     def stacks(self) -> Iterator[Stacked]:
         """Yield all tensors of the members, by name, in a fixed order."""
-        yield from (self.parameters, self.fixed, self.buffers, *self.moments)
+        yield from (self.parameters, self.fixed, self.buffers, *self.optimizer_state)
 
     def cast(self, dtype: torch.dtype) -> Tile:
         """Return a copy whose floating-point tensors have another dtype."""
-        parameters, fixed, buffers, *moments = (
+        parameters, fixed, buffers, *optimizer_state = (
             {name: in_precision(tensor, dtype).clone() for name, tensor in stack.items()} for stack in self.stacks()
         )
-        return Tile(self.trials, self.optimizer_settings, parameters, fixed, buffers, moments)
+        return Tile(self.trials, self.optimizer_settings, parameters, fixed, buffers, optimizer_state)
 
 
 def gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
@@ -73,8 +73,8 @@ def gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
         for k, first in enumerate(stacks[0])
     ]
     trials, settings = [t.trials[i] for t, i in members], [t.optimizer_settings[i] for t, i in members]
-    parameters, fixed, buffers, *moments = joined
-    return Tile(trials, settings, parameters, fixed, buffers, moments)
+    parameters, fixed, buffers, *optimizer_state = joined
+    return Tile(trials, settings, parameters, fixed, buffers, optimizer_state)
 
 
 def joined(stacks: Sequence[Mapping[str, torch.Tensor]]) -> Stacked:

@@ -24,9 +24,9 @@ from tests.training.fused.alike import (
 def test_a_compiled_step_that_differs_is_found() -> None:
     array = new_array(Mlp(), members({"hidden": 8}, [{"lr": 1e-4}, {"lr": 1e-4}, {"lr": 0.1}]))
 
-    def wrong(parameters: Any, fixed: Any, buffers: Any, moments: Any, *batch: Any) -> torch.Tensor:
+    def wrong(parameters: Any, fixed: Any, buffers: Any, optimizer_state: Any, *batch: Any) -> torch.Tensor:
         kept = {name: tensor.clone() for name, tensor in parameters.items()}
-        losses = array.program.eager_step(Tile([], [], parameters, fixed, buffers, moments), *batch)
+        losses = array.program.eager_step(Tile([], [], parameters, fixed, buffers, optimizer_state), *batch)
         for tensor, before in zip(parameters.values(), kept.values(), strict=True):
             tensor[1].copy_(before[1])  # the second member stays where it was
         return losses

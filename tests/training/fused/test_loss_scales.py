@@ -150,7 +150,7 @@ def test_the_step_that_is_compiled_for_a_gpu_does_the_same() -> None:
     found = []
     for array, name in zip(arrays, ("eager_step", "_traceable_step"), strict=True):
         (tile,) = array.tiles
-        stacks = (tile,) if name == "eager_step" else (tile.parameters, tile.fixed, tile.buffers, tile.moments)
+        stacks = (tile,) if name == "eager_step" else (tile.parameters, tile.fixed, tile.buffers, tile.optimizer_state)
         order = torch.stack([array.data.order(trial, 1) for trial in tile.trials])
         numbers = array.program.optimizer.numbers(tile.optimizer_settings, 1, array.steps_per_epoch, EPOCHS)
         with array.program.training():
