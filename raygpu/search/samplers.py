@@ -6,6 +6,7 @@ A `Sampler` knows nothing of Ray: the engines ask it for trials and tell it scor
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -63,6 +64,15 @@ class DrawnTrials:
         self.trials = trials
         self.num_trials = len(trials)
         self._given = 0
+        self._pickled: bytes | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune saves a search whenever a trial ends, and the trials stay the same.
+        self._pickled = self._pickled or pickle.dumps(self.trials)
+        return {"_pickled": self._pickled, "num_trials": self.num_trials, "_given": self._given}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, trials=pickle.loads(state["_pickled"]))
 
     @property
     def finished(self) -> bool:
@@ -86,7 +96,7 @@ class DrawnTrials:
                 f"trials: with {larger.num_trials}, the space gives other trials than at the sweep's start; begin a new"
                 " sweep"
             )
-        self.trials, self.num_trials = larger.trials, larger.num_trials
+        self.trials, self.num_trials, self._pickled = larger.trials, larger.num_trials, None
 
 
 class OptunaSampler:

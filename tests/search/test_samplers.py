@@ -49,6 +49,19 @@ def test_drawn_gives_its_list_and_ends() -> None:
     assert search.next() is None
 
 
+def test_a_list_that_is_saved_again_and_again_is_pickled_once() -> None:
+    search = DrawnTrials(random_trials(SPACE, 5, seed=1))
+    search.next()
+    first = cloudpickle.dumps(search)
+    search.next()
+    again = cloudpickle.loads(cloudpickle.dumps(search))
+    assert [again.next(), again.next()] == search.trials[2:4]
+    earlier = cloudpickle.loads(first)
+    earlier.extend(DrawnTrials(random_trials(SPACE, 8, seed=1)))
+    assert len(cloudpickle.loads(cloudpickle.dumps(earlier)).trials) == 8
+    assert earlier.next() == search.trials[1]
+
+
 def test_generations_wait_for_their_scores() -> None:
     search = OptunaSampler(SPACE, num_trials=7, generation=3, seed=0, maximize=[False])
     first = [search.next() for _ in range(3)]

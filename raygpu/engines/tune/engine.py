@@ -15,7 +15,7 @@ from raygpu.engines.tune.population_actor import PopulationSettings
 from raygpu.engines.tune.population_start import population_settings
 from raygpu.engines.tune.rule_actor import rule_actor
 from raygpu.engines.tune.searcher import ArraySearcher
-from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
+from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings, part_of
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.engines.tune.tuner import fit
@@ -41,9 +41,12 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     live.population = population and population.actor
     needed = {part.device: context.cluster.needed(part.device) for part in (*arrays.parts, *alone.parts)}
 
+    fused = shared.fused.plan if shared.fused is not None else None
+
     def wanted_resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
         """Return the resources of a Tune trial, by its config."""
-        part = shared.part(ArrayConfig.of(config))
+        # Tune unpickles this function twice for each trial, with all that it refers to: not the trials.
+        part = part_of(ArrayConfig.of(config), alone, fused)
         return _resources(part, needed[part.device])
 
     live.resources, live.at_once = wanted_resources, alone.slots

@@ -76,10 +76,7 @@ class SharedSettings:
 
     def part(self, config: ArrayConfig) -> DevicePlan:
         """Return the placement of an array, with its own share."""
-        if config.fused:
-            assert self.fused is not None
-            return self.fused.plan.on(config.device)
-        return self.alone.on(config.device).resized(config.share)
+        return part_of(config, self.alone, self.fused.plan if self.fused is not None else None)
 
     def mps_environment(self, config: ArrayConfig, gpu_ids: Sequence[Any]) -> dict[str, str]:
         """Return the variables that make a worker on these GPUs a client of its GPU's MPS daemon; empty without one."""
@@ -88,3 +85,11 @@ class SharedSettings:
             return {}
         memory_gib = self.memory_gib[self.part(config).device]
         return access.environment(config.share.fraction, memory_gib and config.share.fraction * memory_gib)
+
+
+def part_of(config: ArrayConfig, alone: Plan, fused: Plan | None) -> DevicePlan:
+    """Return the placement of an array, with its own share. alone, fused: plans of trials alone, and of fused ones."""
+    if not config.fused:
+        return alone.on(config.device).resized(config.share)
+    assert fused is not None
+    return fused.on(config.device)

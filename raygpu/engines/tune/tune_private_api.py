@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.tune.execution import class_cache
+from ray.tune.execution import class_cache, experiment_state
 from ray.tune.utils.serialization import TuneFunctionDecoder
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
@@ -40,6 +41,43 @@ def in_started_workers(wanted: bool) -> Iterator[None]:
         yield
     finally:
         class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = kept
+
+
+@contextmanager
+def snapshots_for_ends(every_s: float) -> Iterator[None]:
+    """Let the first checkpoint of a Tune trial, meanwhile, ask for a snapshot of the sweep's state at most this often.
+
+    Tune takes a snapshot at each checkpoint, since that deletes the one before, to which the last snapshot may refer. A
+    first one deletes none; of trials that last milliseconds, snapshots would be most of the driver's time.
+    """
+    manager: Any = experiment_state._ExperimentCheckpointManager
+    note, sync = manager.on_trial_checkpoint, manager.sync_up_experiment_state
+    with_checkpoint: set[str] = set()
+    wanted = False
+
+    def on_trial_checkpoint(self: Any, trial: Any) -> None:
+        """Ask for a snapshot, at once or soon."""
+        nonlocal wanted
+        told = trial.last_result
+        is_restored = told["iterations_since_restore"] != told["training_iteration"]
+        if trial.trial_id in with_checkpoint or is_restored:
+            note(self, trial)
+        else:
+            with_checkpoint.add(trial.trial_id)
+            wanted = True
+
+    def sync_up_experiment_state(self: Any, save_fn: Any, force: bool = False, wait: bool = False) -> None:
+        """Take a snapshot if one is due."""
+        nonlocal wanted
+        due = wanted and time.monotonic() - self._last_save_time >= every_s
+        wanted = wanted and not due
+        sync(self, save_fn, force=force or due, wait=wait)
+
+    manager.on_trial_checkpoint, manager.sync_up_experiment_state = on_trial_checkpoint, sync_up_experiment_state
+    try:
+        yield
+    finally:
+        manager.on_trial_checkpoint, manager.sync_up_experiment_state = note, sync
 
 
 def kill_worker(trial: Any) -> None:

@@ -20,10 +20,13 @@ from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.engines.tune.timeline_callback import TimelineCallback
-from raygpu.engines.tune.tune_private_api import in_started_workers, withhold_credentials
+from raygpu.engines.tune.tune_private_api import in_started_workers, snapshots_for_ends, withhold_credentials
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.storage import S3_SAID, StorageError
+
+SNAPSHOT_S = 1.0
+"""Seconds between two snapshots of a sweep's state: what ends in between runs again if the driver is killed then."""
 
 
 def fit(
@@ -72,7 +75,13 @@ def fit(
     withhold_credentials()
     # Tune sets its own handler and leaves it.
     started = in_started_workers(context.cluster.local)
-    with _silent_tune(), handlers_kept(signal.SIGUSR1), checkpoints_first(live), started:
+    with (
+        _silent_tune(),
+        handlers_kept(signal.SIGUSR1),
+        checkpoints_first(live),
+        started,
+        snapshots_for_ends(SNAPSHOT_S),
+    ):
         try:
             _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
         except OSError as error:
