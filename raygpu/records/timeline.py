@@ -110,7 +110,7 @@ class Timeline:
         self._add("host", at=_now(), cpu_pct=_short(cpu_pct))
 
     def _kept(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        own = (self._metric, f"validation/{self._metric}")
+        own = (self._metric, f"validation/{self._metric}", "validation/loss")
         names = [name for name in metrics if name in own]
         names += [name for name in metrics if name not in own and name.lower().endswith("loss")]
         return {name: _short(metrics[name]) for name in names[:MOST_METRICS]}

@@ -28,7 +28,7 @@ from raygpu.training.start import signature
 from raygpu.workflow.data_parts import cut_lines, part_of, require_whole
 from raygpu.workflow.ray_startup import measuring_ray
 from raygpu.workflow.user_code import find, tried_step
-from raygpu.workflow.validation import PreparedPack, chosen_gpus, prepare_pack
+from raygpu.workflow.validation import PreparedPack, chosen_gpus, prepare_pack, require_precision
 
 if TYPE_CHECKING:
     from raygpu.devices.nvml import Gpu
@@ -204,6 +204,7 @@ def measure_scaling(measuring: MeasuredTraining, folder: RunDirectory, say: Call
         note = "one training on several devices: not measured: only an experiment's batch can be divided over devices"
         return Scaling(notes=(note,))
     gpus = host.computing(chosen_gpus(config))[0]
+    require_precision(config, gpus)
     asked = config.workers if config.workers != "all" else len(gpus) or 1
     gpus = gpus[:asked]
     with measuring_ray(config, gpus, say) as cluster:

@@ -161,13 +161,15 @@ def prepare_place(config: PlaceConfig, stem: str) -> PreparedPlace:
     left_out: list[str] = []
     with _noted(faults):
         chosen, left_out = host.computing(chosen_gpus(config))
+    num_devices = max(2, len(chosen)) if config.devices == "all" else config.devices
+    chosen = chosen[:num_devices]
+    with _noted(faults):
         require_precision(config, chosen)
     located = _located(config, stem, faults, resuming=False)
     if faults:
         raise BadInput(faults)
     trial = Trial(Trial.name(0), config.seed, config.hyperparameters)
-    num_devices = max(2, len(chosen)) if config.devices == "all" else config.devices
-    return PreparedPlace(located, trial, chosen[:num_devices], left_out, num_devices)
+    return PreparedPlace(located, trial, chosen, left_out, num_devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,7 @@ class KerasParallel(ParallelTraining):
         """The split of the epoch's first and last batch as `_data` have it; empty to have them begin anew."""
         self._random: list[list[Any]] = []
         """Generator states for dropout and augmentation, by device of this process."""
-        self._loss_parts = np.zeros((ranks.local, 2))
-        """Numerator and denominator of this epoch's loss, over the samples of each device of this process."""
+        self._begin_losses()
         self._since = _Since(ranks.local)
         self._trace()
 
@@ -183,10 +182,16 @@ class KerasParallel(ParallelTraining):
 
     def _begin_epoch(self) -> None:
         self._order, self._split = self.solo.order(self.epoch + 1), []
-        self._loss_parts = np.zeros((self.ranks.local, 2))
+        self._begin_losses()
         for local, states in enumerate(self._random):
             for place, state in enumerate(states):
                 state.assign(tf.constant([self._draw(local, place), 0], state.dtype))
+
+    def _begin_losses(self) -> None:
+        self._loss_parts = np.zeros((self.ranks.local, 2))
+        """Numerator and denominator of this epoch's loss, over the samples of each device of this process."""
+        self._num_losses = np.zeros(self.ranks.local, int)
+        """Number of batches, or of parts of them, in it."""
 
     def _draw(self, local: int, place: int) -> int:
         """Draw a seed: as in a training on one device for rank 0, one of its own for each other device."""
@@ -213,7 +218,7 @@ class KerasParallel(ParallelTraining):
         return zip(*(local_batch.places() for local_batch in own), strict=True)
 
     def _wait(self) -> None:
-        self._since.settle(self._arrays, self._loss_parts, finite_only=self.solo.scales_loss)
+        self._num_losses += self._since.settle(self._arrays, self._loss_parts, finite_only=self.solo.scales_loss)
 
     def _take_step(self, start: int, end: int, lr: float) -> None:
         ranks, since = self.ranks, self._since
@@ -254,8 +259,7 @@ class KerasParallel(ParallelTraining):
         known = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
         squares, norms = [*compress(squares, known)], [*compress(norms, known)]
         stuck = takes_no_step(self.solo.optimizer)
-        none_finite = self.solo.scales_loss & ~self._loss_parts.any(axis=1)
-        loss_sums = np.where(stuck | none_finite, math.nan, self._loss_parts[:, 0])
+        loss_sums = np.where(stuck | (self._num_losses == 0), math.nan, self._loss_parts[:, 0])
         reports = [
             RankReport(
                 samples=since.samples[local],
@@ -295,6 +299,7 @@ class KerasParallel(ParallelTraining):
             if not self.ranks.rank:
                 done = self._bounds[self.step - 1][1]
                 self._loss_parts[0] = state["loss_sum"], state.get("loss_weight", done)
+                self._num_losses[0] = 1
             if len(state["random"]) == self.ranks.world:  # else drawn anew: no rank is what it was
                 self._set_random(state["random"])
 
@@ -338,15 +343,20 @@ class _Since:
         else:
             self.seconds.append(seconds)
 
-    def settle(self, read: Callable[[Any], list[np.ndarray]], loss_parts: np.ndarray, *, finite_only: bool) -> None:
-        """Wait for all steps, and add their losses to the devices' numerators and denominators.
+    def settle(
+        self, read: Callable[[Any], list[np.ndarray]], loss_parts: np.ndarray, *, finite_only: bool
+    ) -> np.ndarray:
+        """Wait for all steps, and add their losses to the devices' numerators and denominators; return their numbers.
 
         finite_only: whether to leave out losses that are not finite, as those of steps that fp16 leaves out.
         """
+        added = np.zeros(len(loss_parts), int)
         for losses in self.losses:
             for local, parts in enumerate(read(losses)):
                 if not finite_only or np.isfinite(parts).all():
                     loss_parts[local] += parts
+                    added[local] += 1
         self.losses.clear()
         if self.last is not None:
             read(self.last)
+        return added

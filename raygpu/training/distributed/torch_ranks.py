@@ -36,7 +36,7 @@ from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
-from raygpu.training.torch.reduction import EpochLosses, turn_metrics
+from raygpu.training.torch.reduction import EpochLosses, clip_gradients, turn_metrics
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
@@ -242,7 +242,7 @@ class TorchParallel(ParallelTraining):
     def _clip(self) -> torch.Tensor:
         """Return the norm of the whole gradient, after clipping it if configured."""
         most = self.solo.optimizer.settings.clip_norm
-        return nn.utils.clip_grad_norm_(self.solo.optimizer.parameters, math.inf if most is None else most)
+        return clip_gradients(self.solo.optimizer.parameters, math.inf if most is None else most)
 
     # What ranks tell each other
 
@@ -305,7 +305,7 @@ class TorchParallel(ParallelTraining):
         solo = self.solo
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
         drawn = torch.get_rng_state(), generators, _host_generators()
-        told = self.ranks.gather([(drawn, self._loss_parts())])
+        told = self.ranks.gather([(drawn, self._saved(self._loss_parts()))])
         states = self.states()
         if self.ranks.rank:
             return
@@ -314,7 +314,7 @@ class TorchParallel(ParallelTraining):
             "random": [drawn for drawn, _ in told],
             "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
             "loss_weight": sum(weight for _, (_, weight) in told),
-            "turn_losses": self._turn_losses(),
+            "turn_losses": {name: self._saved(parts) for name, parts in self._turn_losses().items()},
         }
         torch.save(state, folder / CHECKPOINT)
 
@@ -332,6 +332,10 @@ class TorchParallel(ParallelTraining):
                 self._earlier_turns = state.get("turn_losses", {})
                 self._earlier = state["loss_sum"], state.get("loss_weight", self._bounds[self.step - 1][1])
             self._set_random(state["random"])
+
+    def _saved(self, parts: tuple[float, float]) -> tuple[float, float]:
+        """Return a loss's numerator and denominator as a checkpoint has them: nothing while none in fp16 was finite."""
+        return (0.0, 0.0) if self.solo.loss_scale.enabled and not math.isfinite(parts[0]) else parts
 
     def _set_random(self, states: list[Any]) -> None:
         if len(states) != self.ranks.world:  # drawn anew: no rank is what it was

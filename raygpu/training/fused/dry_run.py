@@ -28,7 +28,7 @@ from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.modes import torch_modes_kept
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import Tensors, rows, tensors
-from raygpu.training.torch.experiment import forward, overrides, training_loss
+from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss
 from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
@@ -93,7 +93,7 @@ def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits:
     inputs, targets = _copies(few)
     versions = {name: p._version for name, p in model.named_parameters()}
     with torch.set_grad_enabled(overrides(experiment, "training_step")):  # which may take gradients itself
-        training_loss(experiment, model.train(), inputs, targets, hp)
+        summed_loss(experiment, model.train(), inputs, targets, hp)
     inputs, targets = _copies(few)
     with torch.no_grad():
         experiment.metrics(forward(model.eval(), inputs), targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any, cast
@@ -38,6 +39,8 @@ def make_optimizer(
     if not isinstance(made, Mapping):
         _check(made, every)
         return OwnOptimizer(made, _scheduler(own, made, hp, num_steps), settings.in_epoch(1), every, num_steps)
+    if not made:
+        raise ValueError("optimizer(model, hp) returned an empty dict; one optimizer is wanted at least")
     if settings.micro_batch_size is not None:
         raise ValueError("micro_batch_size: optimizers that take turns take whole batches; leave it out")
     owner: dict[int, str] = {}
@@ -52,10 +55,11 @@ def make_optimizer(
     first = settings.in_epoch(1)
     return SeveralOptimizers(
         {
-            name: OwnOptimizer(each, _scheduler(own, each, hp, num_steps), first, _parameters(each), num_steps)
+            name: OwnOptimizer(each, _scheduler(own, each, hp, num_steps), first, _parameters(each), math.inf)
             for name, each in made.items()
         },
         every,
+        num_steps,
     )
 
 

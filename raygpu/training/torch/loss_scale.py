@@ -103,7 +103,8 @@ def _real(parameter: torch.Tensor) -> torch.Tensor:
     """Return a parameter; of a complex one, which GradScaler does not take, a real view with a view of its gradient."""
     if parameter.grad is None or not parameter.is_complex():
         return parameter
-    view = torch.view_as_real(parameter.detach())
+    parameter.grad = parameter.grad.resolve_conj()
+    view = torch.view_as_real(parameter.detach().resolve_conj())
     view.grad = torch.view_as_real(parameter.grad)
     return view
 

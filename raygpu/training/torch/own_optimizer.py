@@ -19,7 +19,7 @@ class OwnOptimizer:
         scheduler: Any,
         settings: OptimizerSettings,
         parameters: Iterable[Any],
-        most_steps: int,
+        most_steps: float,
     ) -> None:
         """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among them.
         most_steps: steps after which the scheduler is left alone; a benchmark takes steps beyond its end."""
@@ -28,6 +28,8 @@ class OwnOptimizer:
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
         self._frozen = [parameter for parameter in everything if not parameter.requires_grad]
         self.num_steps = 0
+        self.is_beyond_end = False
+        """Whether the training's last batch has been: see `most_steps`. Set by `SeveralOptimizers`, which counts."""
         self._optimizer, self._scheduler, self._most_steps = optimizer, scheduler, most_steps
         self.own_lr = float(optimizer.param_groups[0]["lr"])
         """Learning rate of the first group of parameters in the last step; before it, in the first one."""
@@ -57,7 +59,7 @@ class OwnOptimizer:
         self.num_steps += 1
         self.own_lr = float(self._optimizer.param_groups[0]["lr"])
         self._optimizer.step()
-        if self._scheduler is not None and self.num_steps <= self._most_steps:
+        if self._scheduler is not None and self.num_steps <= self._most_steps and not self.is_beyond_end:
             self._scheduler.step()
         for parameter in self.parameters:
             parameter.grad = None

@@ -145,7 +145,7 @@ class TorchPlaced(TorchSolo):
             next(others)
         self.wait()
         seed_all(epoch_seed(self.seed, 1))
-        losses = EpochLosses(self.device)
+        losses = EpochLosses(self.device, finite_only=self.loss_scale.enabled)
         started = time.perf_counter()
         for loss, count in chain.from_iterable(self._steps(1)):
             losses.add(loss, count)

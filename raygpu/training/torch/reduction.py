@@ -58,12 +58,15 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def clip_gradients(parameters: Sequence[torch.Tensor], norm: float) -> None:
-    """Scale gradients down so that their norm, of all together, is at most `norm`; sparse ones become dense."""
+def clip_gradients(parameters: Sequence[torch.Tensor], norm: float) -> torch.Tensor:
+    """Scale gradients down so that their norm, of all together, is at most `norm`; return the norm before.
+
+    Sparse gradients become dense, and conjugates in their memory's place, as torch clips no others.
+    """
     for parameter in parameters:
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            parameter.grad = dense(parameter.grad)
-    torch.nn.utils.clip_grad_norm_(parameters, norm)
+        if parameter.grad is not None:
+            parameter.grad = dense(parameter.grad).resolve_conj()
+    return torch.nn.utils.clip_grad_norm_(parameters, norm)
 
 
 def packed(value: Any) -> torch.Tensor:

@@ -21,9 +21,13 @@ Turns = Iterator[tuple[str, torch.Tensor]]
 class SeveralOptimizers:
     """The optimizers that an experiment makes, by name, each of parameters of its own; see `OwnOptimizer`."""
 
-    def __init__(self, by_name: Mapping[str, OwnOptimizer], everything: Sequence[torch.Tensor]) -> None:
-        """everything: the model's parameters, those that no optimizer has among them."""
-        self._by_name, self._everything = dict(by_name), everything
+    def __init__(
+        self, by_name: Mapping[str, OwnOptimizer], everything: Sequence[torch.Tensor], num_batches: int
+    ) -> None:
+        """everything: the model's parameters, those that no optimizer has among them. num_batches: of the training, at
+        whose end the schedulers stop."""
+        self._by_name, self._everything, self._most_batches = dict(by_name), everything, num_batches
+        self.num_batches = 0
         self.own_lr = next(iter(by_name.values())).own_lr
         """Learning rate of the first optimizer in the last step; before it, in the first one."""
 
@@ -68,6 +72,9 @@ class SeveralOptimizers:
         ValueError for what is no turn, or is another optimizer's.
         """
         losses: dict[str, list[torch.Tensor]] = {}
+        self.num_batches += 1
+        for each in self._by_name.values():
+            each.is_beyond_end = self.num_batches > self._most_batches
         while True:
             with autocast():
                 turn = next(turns, None)
@@ -95,6 +102,8 @@ class SeveralOptimizers:
     def _step(self, name: str, loss_scale: LossScale) -> None:
         """Take a step of one optimizer by its parameters' gradients, and drop all gradients."""
         optimizer = self._by_name[name]
+        if all(parameter.grad is None for parameter in optimizer.parameters):
+            raise ValueError(f"the loss that training_step() yielded for {name!r} depends on none of its parameters")
         loss_scale.unscale(optimizer.parameters)
         if optimizer.settings.clip_norm is not None:
             clip_gradients(optimizer.parameters, optimizer.settings.clip_norm)
@@ -107,10 +116,14 @@ class SeveralOptimizers:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each optimizer and its scheduler, by name."""
-        return {"several": {name: each.state_dict() for name, each in self._by_name.items()}}
+        """Return the number of batches, and the state of each optimizer and its scheduler, by name."""
+        return {
+            "num_batches": self.num_batches,
+            "several": {name: each.state_dict() for name, each in self._by_name.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copy a state of `state_dict` into the optimizers."""
+        self.num_batches = state["num_batches"]
         for name, each in self._by_name.items():
             each.load_state_dict(state["several"][name])

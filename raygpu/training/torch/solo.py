@@ -94,6 +94,7 @@ class TorchSolo:
     @cached_property
     def optimizer(self) -> AnyOptimizer:
         """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
+        _ = self.average  # of what requires a gradient now, as the optimizer's parameters do
         return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
     @cached_property
@@ -119,7 +120,8 @@ class TorchSolo:
     def take_turns(self, inputs: Any, targets: Any) -> TurnLosses:
         """Take the steps of a batch that several optimizers share."""
         assert isinstance(self.optimizer, SeveralOptimizers)
-        turns = training_turns(self.experiment, self.model, inputs, targets, self.hp)
+        with self.autocast():
+            turns = training_turns(self.experiment, self.model, inputs, targets, self.hp)
         losses = self.optimizer.take_turns(turns, self.autocast, self.loss_scale, self.take_unfrozen)
         if self.average is not None:
             self.average.update()

@@ -76,7 +76,7 @@ class _Rotation(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pairs = torch.view_as_complex(x.to(self.turns.dtype.to_real()).unflatten(-1, (6, 2)))
-        return torch.view_as_real(pairs * self.turns).flatten(-2)
+        return torch.view_as_real(pairs * self.turns.conj()).flatten(-2)
 
 
 class Hopeless(Overflowing):

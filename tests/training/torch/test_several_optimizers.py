@@ -21,7 +21,10 @@ from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.distributed.batch_split import checked, spread
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.fused.dry_run import names_read
+from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.refusal import OWN_OPTIMIZER
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.solo import TorchSolo, first_result
 from tests.models import few
@@ -152,9 +155,52 @@ def test_a_training_equals_a_loop_by_hand(kind: type[Gan], clip_norm: float | No
     assert {*found[0]} == {*wanted[0], "validation/loss", "validation/real"}
 
 
+class Freezing(Gan):
+    """Freezes the network whose turn it is not, as many write it."""
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        fake = model.generator(noise(inputs))
+        model.generator.requires_grad_(False)
+        yield "discriminator", discriminator_loss(model, inputs, fake)
+        model.generator.requires_grad_(True)
+        yield "generator", softplus(-model(model.generator(noise(inputs)))).mean()
+
+
+def test_the_average_has_what_was_frozen_in_the_first_turn() -> None:
+    training = solo(Freezing, ema_decay=0.9)
+    training.run_epoch()
+    average = training.state()["model"]
+    for network in ("generator", "discriminator"):
+        own = {name: tensor for name, tensor in training.model.state_dict().items() if name.startswith(network)}
+        assert difference(average, own) > 1e-3, network
+
+
+class Shrinking(Critic):
+    """The discriminator's learning rate falls to 0 at the training's end, three times as many steps away."""
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int) -> Any:
+        number = 3 if isinstance(optimizer, torch.optim.SGD) else 1
+        return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=number * num_steps)
+
+
+def test_schedulers_go_on_to_the_last_batch() -> None:
+    training = solo(Shrinking)
+    for _ in iter(training.run_epoch, None):
+        pass
+    states = training.optimizer.state_dict()["several"]
+    assert [each["scheduler"]["_last_lr"][0] for each in states.values()] == pytest.approx([0.0, 0.0], abs=1e-12)
+    steps = training.trial_steps()
+    for _ in range(3):
+        next(steps)
+    assert (
+        training.optimizer.state_dict()["several"]["discriminator"]["scheduler"] == states["discriminator"]["scheduler"]
+    )
+
+
 @pytest.mark.parametrize("hp", [{}, {"ema_decay": 0.9}])
-def test_it_goes_on_from_a_checkpoint(hp: dict[str, Any], tmp_path: Path) -> None:
-    whole, first, second = (solo(Critic, **hp) for _ in range(3))
+@pytest.mark.parametrize("kind", [Critic, Freezing])
+def test_it_goes_on_from_a_checkpoint(kind: type[Gan], hp: dict[str, Any], tmp_path: Path) -> None:
+    whole, first, second = (solo(kind, **hp) for _ in range(3))
     wanted = [result.metrics for result in iter(whole.run_epoch, None)]
     first.run_epoch()
     first.save(tmp_path)
@@ -223,6 +269,16 @@ class NoPair(Gan):
         yield softplus(-model(inputs)).mean()
 
 
+class Empty(Gan):
+    def optimizer(self, model: Any, hp: Mapping[str, Any]) -> Any:
+        return {}
+
+
+class Swapped(Gan):
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        yield "generator", softplus(-model(inputs)).mean()
+
+
 class Silent(Gan):
     def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
         yield from ()
@@ -236,6 +292,8 @@ class Silent(Gan):
         (Shared, {}, "discriminator and generator have a parameter of shape (16, 4) in common"),
         (Misnamed, {}, "training_step() yielded 'critic'; optimizer() has: discriminator, generator"),
         (NoPair, {}, "training_step() yielded no pair (name, loss)"),
+        (Empty, {}, "returned an empty dict"),
+        (Swapped, {}, "training_step() yielded for 'generator' depends on none of its parameters"),
         (Silent, {}, "training_step() yielded no loss"),
         (Gan, {"micro_batch_size": 8}, "micro_batch_size: optimizers that take turns take whole batches"),
     ],
@@ -252,6 +310,11 @@ def test_the_first_step_reads_and_tells_what_a_training_does() -> None:
     assert "lr" in names
 
 
-def test_it_is_not_fused() -> None:
+def test_what_a_trial_reads_is_known_and_it_is_not_fused() -> None:
+    trials = [Trial(f"t000{i}", i, HP | {"lr": 0.01 * (i + 1)}) for i in range(2)]
+    assert "lr" not in names_read(Gan(), trials[0], few()), "it shapes no program"
+    (group,) = TorchGrouper(Gan(), few()).groups(trials)
+    assert group.reason == OWN_OPTIMIZER
+
     with pytest.raises(NotAsAlone, match=r"optimizer\(\)"):
         TorchArray(Gan(), few(), [Trial("t0000", 1, HP)], Settings(1, 1, "float32", Path()), device=CPU)
