@@ -99,7 +99,7 @@ def depends_on_device(error: StepFailed) -> bool:
 
 def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, splits: Splits) -> FirstStep:
     if source.kind == "torch":
-        from raygpu.training.torch.solo import first_result
+        from raygpu.training.torch.first_step import first_result
     else:
         from raygpu.training.keras.solo import first_result
     try:

@@ -187,10 +187,10 @@ def framework_of(name: str, folder: Path) -> Framework:
     """The framework of this name; skips the test where it is not installed."""
     pytest.importorskip("torch" if name == "torch" else "tensorflow")
     if name == "torch":
-        from raygpu.training.torch import models, solo
+        from raygpu.training.torch import first_step, models, solo
 
         kinds = Mlp, TorchHalves, TorchRamp, TorchGain, TorchNoModel
-        return Framework(solo.TorchSolo, solo.first_result, models.predict, *kinds, folder)
+        return Framework(solo.TorchSolo, first_step.first_result, models.predict, *kinds, folder)
     from raygpu.training.keras import solo as keras
 
     kinds = KerasMlp, KerasHalves, KerasRamp, KerasGain, KerasNoModel

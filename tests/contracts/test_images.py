@@ -46,6 +46,8 @@ class Case:
     def __init__(self, kind: type[Experiment]) -> None:
         pytest.importorskip("torch" if kind.framework == "torch" else "tensorflow")
         self.module: Any = importlib.import_module(f"raygpu.training.{kind.framework}.solo")
+        trying = "first_step" if kind.framework == "torch" else "solo"
+        self.first_result: Any = importlib.import_module(f"raygpu.training.{kind.framework}.{trying}").first_result
         predicting = "models" if kind.framework == "torch" else "solo"
         self.predict: Any = importlib.import_module(f"raygpu.training.{kind.framework}.{predicting}").predict
         self.experiment: Any = kind()
@@ -77,7 +79,7 @@ def test_trains_by_its_seed_and_goes_on_from_a_checkpoint(case: Case, tmp_path: 
     whole += rest(first)
     first.close()
     assert set(whole[0].metrics) == {"train/loss", "validation/loss", "validation/accuracy"}
-    assert set(case.module.first_result(case.experiment, case.splits.first(8), HP)[0].metrics) == set(whole[0].metrics)
+    assert set(case.first_result(case.experiment, case.splits.first(8), HP)[0].metrics) == set(whole[0].metrics)
     assert all(np.isfinite(value) for result in whole for value in result.metrics.values())
     second = case.start()
     second.load(tmp_path)

@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.batches import batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training import base
 from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, rows
-from raygpu.training.torch.experiment import forward, overrides, own_methods, summed_loss, training_loss, training_turns
+from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
 from raygpu.training.torch.loss_scale import LossScale
 from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
@@ -34,7 +33,6 @@ from raygpu.training.torch.reduction import (
     TurnLosses,
     backward,
     clip_gradients,
-    objective,
     turn_metrics,
 )
 from raygpu.training.torch.seeding import seed_all
@@ -331,47 +329,6 @@ class TorchSolo:
             vars(self).pop(made, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:
-    """Train and evaluate on a few samples, on the CPU, before anything is started.
-
-    Returns the result, and the names of the hyper-parameters that were read. A very large model is evaluated
-    alone. splits: the few samples. Raises any exception of the experiment.
-    """
-    settings = Settings(epochs=1, threads=torch.get_num_threads(), precision="float32", folder=Path())
-    training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
-    if own_methods(experiment):
-        _ = training.optimizer  # made also for a large model, which takes no step: what it reads counts as read
-    before = training.model.state_dict().keys()
-    result = base.first_result(training, sum(parameter.numel() for parameter in training.model.parameters()))
-    _require_no_broadcast(training)
-    if added := training.model.state_dict().keys() - before:
-        raise ValueError(
-            f"{min(added)} is in the model's state after a step, and not before it: a new model could not take a"
-            " checkpoint's state over; make it in model(hp)"
-        )
-    return result, frozenset(training.hp.names_read)
-
-
-@torch.no_grad()
-def _require_no_broadcast(training: TorchSolo) -> None:
-    """Raise ValueError if the loss of outputs (batch, 1) and targets (batch,) is that of (batch, batch) pairs."""
-    few = slice(0, min(EVALUATION_BATCH, training.data.num_validation))
-    inputs, targets = next(training.data.validation_batches([few]))
-    outputs = forward(training.model, inputs)
-    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
-        return
-    if targets.is_floating_point() and outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1:
-        loss, alike = (
-            objective(training.experiment.loss(outputs.clone(), each.clone()))
-            for each in (targets, targets.reshape(outputs.shape))
-        )
-        if not torch.allclose(loss, alike):
-            raise ValueError(
-                f"loss() gets outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and compares each"
-                " with each: reshape one of them, as targets.reshape(outputs.shape)"
-            )
 
 
 def evaluation_parts(count: int) -> Iterator[slice]:

@@ -14,7 +14,8 @@ from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.fused.fuse import fuse
 from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.torch.experiment import TorchExperiment, own_methods
-from raygpu.training.torch.solo import TorchSolo, first_result
+from raygpu.training.torch.first_step import first_result
+from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, SmoothedMlp, few
 from tests.training.fused.alike import CPU, difference, parameters
 

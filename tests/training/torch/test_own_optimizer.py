@@ -18,8 +18,9 @@ from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.first_step import first_result
 from raygpu.training.torch.models import initial_model
-from raygpu.training.torch.solo import TorchSolo, first_result
+from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
 from tests.training.fused.alike import CPU, EXACT, difference, parameters
 

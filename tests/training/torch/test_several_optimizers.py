@@ -25,8 +25,9 @@ from raygpu.training.fused.dry_run import names_read
 from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import OWN_OPTIMIZER
+from raygpu.training.torch.first_step import first_result
 from raygpu.training.torch.models import initial_model
-from raygpu.training.torch.solo import TorchSolo, first_result
+from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
 from tests.training.fused.alike import CPU, EXACT, difference
 
