@@ -13,11 +13,13 @@ import pytest
 import ray
 import torch
 from mlflow.tracking import MlflowClient
+from ray import cloudpickle
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.engines.tune.trainable import ArrayTrainable
+from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
 from raygpu.training.torch.models import CHECKPOINT
@@ -94,6 +96,31 @@ def test_ray_s_dashboard_calls_workers_by_the_sweep_and_their_first_trial(config
     trainable = ArrayTrainable.__new__(ArrayTrainable)
     trainable.array_config = SimpleNamespace(name="t0001")
     assert repr(trainable) == "t0001 and later"
+
+
+def test_what_tune_unpickles_for_each_trial_does_not_grow_with_their_number(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def registered(context: Any, trainable: Any, *others: Any, **more: Any) -> None:
+        sizes.append(len(cloudpickle.dumps(trainable)))
+        raise BadInput("enough is known")
+
+    monkeypatch.setattr("raygpu.engines.tune.engine.fit", registered)
+    for number in (3, 300):
+        with pytest.raises(BadInput, match="enough is known"):
+            run(
+                config(
+                    "process",
+                    experiment="tests.cases:ramp",
+                    metric="score",
+                    trials=number,
+                    name=f"of_{number}",
+                    space={"x": {"uniform": [0, 1]}},
+                )
+            )
+    assert sizes[1] < sizes[0] + 1000
 
 
 def test_every_member_has_its_run_and_the_best_its_model(config: Any, tmp_path: Path) -> None:
