@@ -84,6 +84,7 @@ def test_two_workers_read_what_one_reads(ray_address: str, tmp_path: Path) -> No
         assert torch.allclose(value, last(found)[name], rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.slow
 def test_two_workers_with_a_keras_model_read_what_one_reads(ray_address: str, tmp_path: Path) -> None:
     from raygpu.training.keras.solo import WEIGHTS, KerasSolo
 

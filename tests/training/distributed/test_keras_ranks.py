@@ -136,7 +136,7 @@ def left_out(ranks: Any, parallel: ParallelSettings | None) -> Any:
         solo.MIXED = mixed
 
 
-@pytest.mark.parametrize(("processes", "local"), [(1, 2), (2, 1)], ids=SPREAD_IDS[:2])
+@pytest.mark.parametrize(("processes", "local"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)])
 def test_all_devices_leave_out_a_step_of_fp16_that_overflows_on_one(processes: int, local: int) -> None:
     wanted, scale, _ = on_keras_ranks(1, left_out, None, local=2)[0]
     assert 2.0**-9 < scale < 2.0**16

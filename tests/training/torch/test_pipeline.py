@@ -226,7 +226,7 @@ def test_a_turn_is_a_warm_up_and_an_epoch() -> None:
     for _ in solo._steps(epoch=1):  # three steps: fewer than the most of a warm-up
         pass
     solo.epoch = 1
-    loss = solo._train()
+    loss = solo._train()["train/loss"]
     told = on_ranks(2, turned, Small(), PipelineSettings(("2",), 4))
     for turn, parameters in told:
         assert turn.loss == pytest.approx(loss, rel=1e-5)
