@@ -208,27 +208,25 @@ class KerasParallel(ParallelTraining):
     def _spans(self, step: int) -> Iterator[Span]:
         """Yield the samples of each part of the epoch's batches, from a step on, of each device of this process."""
         for start, end in self._bounds[step:]:
-            for spans in self._spans_of(start, end):
+            for spans in _spans_of(self._own(self.coordinator.local_batches(start, end))):
                 yield from spans
 
-    def _spans_of(self, start: int, end: int) -> Iterator[tuple[Span, ...]]:
-        """Yield the samples of each part of a batch, by device of this process."""
-        local_batches = self.coordinator.local_batches(start, end)
-        own = local_batches[self.ranks.rank : self.ranks.rank + self.ranks.local]
-        return zip(*(local_batch.places() for local_batch in own), strict=True)
+    def _own(self, local_batches: list[LocalBatch]) -> list[LocalBatch]:
+        """Return the local batches of this process' devices."""
+        return local_batches[self.ranks.rank : self.ranks.rank + self.ranks.local]
 
     def _wait(self) -> None:
         self._num_losses += self._since.settle(self._arrays, self._loss_parts, finite_only=self.solo.scales_loss)
 
     def _take_step(self, start: int, end: int, lr: float) -> None:
-        ranks, since = self.ranks, self._since
+        since = self._since
         local_batches = self.coordinator.local_batches(start, end)
-        own = local_batches[ranks.rank : ranks.rank + ranks.local]
+        own = self._own(local_batches)
         timed, normed = self.coordinator.measures_speed, self.coordinator.measures_noise
         if timed:
             self._wait()
         gradients, parts = None, len(own[0].sizes)
-        for number, spans in enumerate(self._spans_of(start, end)):
+        for number, spans in enumerate(_spans_of(own)):
             found = self._compute_step(tf.constant(end - start, tf.float64), *self._data.given(spans))
             loss_parts, seconds, squares, part = found
             gradients = part if gradients is None else self._add_parts(gradients, part)
@@ -316,6 +314,11 @@ class KerasParallel(ParallelTraining):
         """Free memory and graphs."""
         del self._compute_step, self._add_parts, self._apply_step, self._random, self._layout, self._data
         self.solo.close()
+
+
+def _spans_of(own: list[LocalBatch]) -> Iterator[tuple[Span, ...]]:
+    """Return the samples of each part of a batch, by device. own: local batches of the devices."""
+    return zip(*(local_batch.places() for local_batch in own), strict=True)
 
 
 @dataclass(slots=True)

@@ -98,11 +98,7 @@ class TorchParallel(ParallelTraining):
         """This rank's parts of the epoch's batches from here on, as they are split at present."""
         self._split: list[list[LocalBatch]] = []
         """The split of the epoch's first and last batch as `_batches` have it; empty to have them made anew."""
-        self._losses = self._no_losses()
-        self._earlier = 0.0, 0.0
-        """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
-        self._earlier_turns: dict[str, tuple[float, float]] = {}
-        """The same of each of several optimizers."""
+        self._begin_losses()
         if isinstance(solo.optimizer, SeveralOptimizers) and (ranks.world > 1 or parallel.accumulate > 1):
             raise ValueError("several optimizers take turns with whole batches on one device")
         self._moving = BufferBroadcast(solo.model, ranks) if ranks.world > 1 else None
@@ -144,10 +140,11 @@ class TorchParallel(ParallelTraining):
         solo.model.train()  # once, as a training on one device: a step may set its parts otherwise
 
     def _begin_losses(self) -> None:
-        self._losses, self._earlier, self._earlier_turns = self._no_losses(), (0.0, 0.0), {}
-
-    def _no_losses(self) -> EpochLosses:
-        return EpochLosses(self.solo.device, finite_only=self.solo.loss_scale.enabled)
+        self._losses = EpochLosses(self.solo.device, finite_only=self.solo.loss_scale.enabled)
+        self._earlier = 0.0, 0.0
+        """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
+        self._earlier_turns: dict[str, tuple[float, float]] = {}
+        """The same of each of several optimizers."""
 
     def _set_order(self) -> None:
         solo = self.solo
