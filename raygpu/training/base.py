@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -117,11 +117,15 @@ class ProductionTraining(Protocol):
     def advance(self) -> Progress | None:
         """Train until there is progress to report; return None once the training has ended."""
 
-    def save(self, folder: Path) -> None:
-        """Write everything needed to go on from here. Rank 0 writes, and all ranks call it."""
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Return the function that writes everything needed to go on from this moment; all ranks call it.
+
+        Another thread may call the function while the training goes on. Rank 0's writes; `folder` need not exist on
+        the others.
+        """
 
     def load(self, folder: Path) -> None:
-        """Go on from a folder that `save` wrote. Called before the first `advance`."""
+        """Go on from a folder that was saved. Called before the first `advance`."""
 
     def load_parameters(self, folder: Path) -> None:
         """Begin with a trial's parameters: a warm start."""

@@ -87,7 +87,7 @@ class RankGroup:
         """Join the group; waits for the other workers. mailbox: handle of the actor that takes reports."""
         os.environ.update(thread_environment(task.threads))
         os.chdir(task.source.folder)
-        self._task, self._mailbox = task, mailbox
+        self._task, self.mailbox = task, mailbox
         self._settings = Settings(task.epochs, task.threads, task.precision, Path.cwd())
         self.ranks = _ranks(task, self._settings)
         self._devices = _placed(self.ranks.gather(_devices(task)), len(task.devices))
@@ -142,7 +142,7 @@ class RankGroup:
 
     def report(self, report: WorkerReport) -> None:
         """Send a report to the driver, without waiting."""
-        self._mailbox.tell.remote(report)
+        self.mailbox.tell.remote(report)
 
 
 @contextmanager

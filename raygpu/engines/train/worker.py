@@ -6,7 +6,6 @@ Ray Train calls `train` on every worker, and again on new workers after one was 
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,23 +15,20 @@ from typing import Any
 import ray
 import ray.train
 
-from raygpu.devices import disk
+from raygpu.engines.train.checkpoint_writer import CheckpointWriter
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
-from raygpu.records import activity, scratch
+from raygpu.records import activity
 from raygpu.records.activity import Activity
 from raygpu.records.scratch import fetched
 from raygpu.records.training_progress import Best, ControlRequest, Progress, Restored
 from raygpu.storage import Storage
 from raygpu.training.base import ProductionTraining
-from raygpu.training.distributed.ranks import Ranks
 
 PROGRESS = "progress.json"
 """File of a checkpoint with the training's progress and its best score."""
 NOTE_S = 1.0
-COPIES = 3
-"""Copies of a checkpoint while it is saved: a local one, the run's last one, and its best one."""
 
 
 @dataclass(slots=True)
@@ -71,12 +67,13 @@ def train(config: dict[str, Any]) -> None:
 def _train(task: WorkerTask, mailbox: Any, splits: Splits | None) -> None:
     group, requests = RankGroup(task, mailbox), _Requests(_asking(task, mailbox), task.checkpoint_s)
     training = _begun(group, task, splits, requests)
-    keeper = _Keeper(task, group.ranks, training)
+    keeper = _Keeper(task, group, training)
     try:
         keeper.go_on()
         group.report_start(training, keeper.restored)
         if keeper.restored is None or not keeper.restored.ended:
             _train_to_the_end(group, keeper, requests)
+            keeper.writer.wait()
     finally:
         activity.note(None)
         training.close()
@@ -107,14 +104,12 @@ def _train_to_the_end(group: RankGroup, keeper: _Keeper, requests: _Requests) ->
         if group.ranks.rank == 0:
             group.report(progress)
         if keeper.due(progress):
-            saved = keeper.save(progress)
+            keeper.save(progress)
             requests.saved()
-            if group.ranks.rank == 0:
-                group.report(saved)
         if progress.request == "stop" or progress.diverged:
             return
     if last is not None and last.epoch < keeper.task.epochs:
-        group.report(keeper.save(last, ended=True))
+        keeper.save(last, ended=True)
 
 
 def _note_activity(task: WorkerTask, progress: Progress, rank: int, noted_s: float) -> float:
@@ -130,15 +125,14 @@ def _note_activity(task: WorkerTask, progress: Progress, rank: int, noted_s: flo
 class _Keeper:
     """Checkpoints of a training under Ray Train, which keeps the last ones and gives a new worker the latest."""
 
-    def __init__(self, task: WorkerTask, ranks: Ranks, training: ProductionTraining) -> None:
-        self.task, self.ranks, self.training = task, ranks, training
+    def __init__(self, task: WorkerTask, group: RankGroup, training: ProductionTraining) -> None:
+        self.task, self.training, self._group = task, training, group
+        self.writer = CheckpointWriter(training, group.ranks.rank, group.mailbox)
         self.score: float | None = None
         """Score of the last epoch."""
         self.metrics: Mapping[str, float] = {}
         """Metrics of the last epoch, on rank 0."""
         self.best: Best | None = None
-        self._size = 0
-        """Bytes of the last checkpoint, on rank 0."""
         self.restored: Restored | None = None
         """History before the checkpoint that the training goes on from; None without a checkpoint."""
 
@@ -165,39 +159,28 @@ class _Keeper:
         ended = progress.epoch % self.task.checkpoint_epochs == 0 or progress.epoch == self.task.epochs
         return ended or bool(progress.request)
 
-    def save(self, progress: Progress, *, ended: bool = False) -> Saved:
-        """Save a checkpoint and report it to Ray Train; all ranks call this together.
+    def save(self, progress: Progress, *, ended: bool = False) -> None:
+        """Begin to save a checkpoint, which a thread writes; all ranks call this together.
 
-        ended: whether the training has ended by itself, before its last epoch.
+        ended: whether the training has ended by itself, before its last epoch. Raises what the writing of the one
+        before has raised.
         """
-        began = time.monotonic()
         is_best = False
-        if progress.result is not None and self.ranks.rank == 0:
+        if progress.result is not None and self._group.ranks.rank == 0:
             self.metrics = progress.result.metrics
             self.score = self.task.scoring.value(self.metrics)
             is_best = self._is_best(self.score, progress.result.epoch)
-        storage = ray.train.get_context().get_storage()
-        disks = [Path(tempfile.gettempdir()), *filter(Path.is_dir, [Path(storage.storage_fs_path)])]
-        if self.ranks.rank == 0:  # the others wait for it
-            disk.wait(disks, COPIES * self._size)
-        with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch.home()) as folder:
-            self.training.save(Path(folder))
-            step = progress.step if progress.result is None else 0
-            told = {"epoch": self.training.epoch, "step": step, "score": self.score, "is_best": is_best}
-            told |= {"ended": True} if ended else {}
-            checkpoint = None
-            if self.ranks.rank == 0:
-                best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
-                (Path(folder) / PROGRESS).write_text(json.dumps({**told, **best, "metrics": dict(self.metrics)}))
-                checkpoint = ray.train.Checkpoint.from_directory(folder)
-                self._size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+        epoch, score = self.training.epoch, self.score
+        step = progress.step if progress.result is None else 0
+        told = {"epoch": epoch, "step": step, "score": score, "is_best": is_best, **({"ended": True} if ended else {})}
+        best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
+        text = json.dumps({**told, **best, "metrics": dict(self.metrics)})
 
-            def upload(local: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
-                """Copy the checkpoint into the run's folder, once there is space."""
-                return disk.patiently(disks, lambda: storage.persist_current_checkpoint(local, name))
+        def report(waited_s: float) -> None:
+            """Report to the driver that the checkpoint is written."""
+            self._group.report(Saved(epoch, step, score, is_best, ended, waited_s))
 
-            ray.train.report(told, checkpoint, checkpoint_upload_fn=upload)
-        return Saved(self.training.epoch, step, self.score, is_best, ended, time.monotonic() - began)
+        self.writer.begin(told, {PROGRESS: text}, report)
 
     def _is_best(self, score: float | None, epoch: int) -> bool:
         if score is None or score == self.task.scoring.worst:

@@ -67,9 +67,11 @@ class FunctionRank:
             raise RuntimeError("the function ended without a metric: call raygpu.report(...), or return a dict")
         return result
 
-    def save(self, folder: Path) -> None:
-        """Write the state of the function's last `raygpu.checkpoint`, if there is one."""
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Write the state of the function's last `raygpu.checkpoint`, if there is one, at once; return a function that
+        does nothing."""
         self._training.save(folder)
+        return lambda: None
 
     def load(self, folder: Path) -> None:
         """Take in a saved state; without one, the function begins again. Called before the first `advance`."""

@@ -274,18 +274,22 @@ class KerasParallel(ParallelTraining):
 
     # Kept
 
-    def save(self, folder: Path) -> None:
-        """Write the files of `KerasSolo`, and the state within an epoch. Rank 0 writes, and all ranks call it."""
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Write the files of `KerasSolo`, and the state within an epoch, at once; return a function that does nothing.
+
+        Rank 0 writes, and all ranks call it.
+        """
         random = [[state.numpy().tolist() for state in states] for states in self._random]
         told = self.ranks.gather(list(zip(random, self._loss_parts.tolist(), strict=True)))
         if self.ranks.rank:
-            return
+            return lambda: None
         self.solo.epoch = self.epoch
         self.solo.save(folder)
         loss_sum, loss_weight = np.sum([parts for _, parts in told], axis=0).tolist()
         state = self._state() | {"random": [states for states, _ in told]}
         state |= {"loss_sum": loss_sum, "loss_weight": loss_weight}
         (folder / PROGRESS).write_text(json.dumps(state))
+        return lambda: None
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""

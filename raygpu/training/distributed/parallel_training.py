@@ -26,6 +26,8 @@ class ParallelTraining(ABC):
     """Number of steps done in the epoch that runs."""
     evaluates_together = False
     """Whether all ranks take part in an evaluation."""
+    states_are_copies = False
+    """Whether the tensors of `states` are copies on the host already."""
 
     def __init__(
         self,
@@ -164,12 +166,16 @@ class ParallelTraining(ABC):
         """Return this process' reports since the last exchange, by rank, and the steps measured for the noise scale."""
 
     @abstractmethod
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Return the function that writes everything needed to go on from this moment. See `ProductionTraining`."""
+
     def save(self, folder: Path) -> None:
         """Write everything needed to go on from here. Rank 0 writes, and all ranks call it."""
+        self.begin_save(folder)()
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Go on from a folder that `save` wrote. Called before the first `advance`."""
+        """Go on from a folder that was saved. Called before the first `advance`."""
 
     @abstractmethod
     def load_parameters(self, folder: Path) -> None:

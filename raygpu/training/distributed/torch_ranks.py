@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from raygpu.training.distributed.stopwatch import SinceExchange, Stopwatch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
+from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
@@ -297,23 +299,24 @@ class TorchParallel(ParallelTraining):
 
     # Kept
 
-    def save(self, folder: Path) -> None:
-        """Write `checkpoint.pt` in the format of `TorchSolo`, with the state within an epoch. All ranks call it."""
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Copy the state to the host, on rank 0; return the function that writes `checkpoint.pt`, in the format of
+        `TorchSolo` with the state within an epoch. All ranks call it."""
         solo = self.solo
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
         drawn = torch.get_rng_state(), generators, _host_generators()
         told = self.ranks.gather([(drawn, self._saved(self._loss_parts()))])
         states = self.states()
         if self.ranks.rank:
-            return
+            return lambda: None
         state = self._state() | {
-            **states,
+            **(states if self.states_are_copies else host_copy(states)),
             "random": [drawn for drawn, _ in told],
             "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
             "loss_weight": sum(weight for _, (_, weight) in told),
             "turn_losses": {name: self._saved(parts) for name, parts in self._turn_losses().items()},
         }
-        torch.save(state, folder / CHECKPOINT)
+        return partial(torch.save, state, folder / CHECKPOINT)
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""

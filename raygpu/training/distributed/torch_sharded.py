@@ -51,6 +51,7 @@ class TorchSharded(TorchParallel):
     """
 
     evaluates_together = True
+    states_are_copies = True
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ def test_it_goes_on_from_the_function_s_own_checkpoint(tmp_path: Path) -> None:
     first = rank(walk, tmp_path, every=2)  # saves its state before its reports 1 and 3
     for _ in range(2):
         first.advance()
-    first.save(tmp_path / "kept")
+    first.begin_save(tmp_path / "kept")()
     first.close()
     second = rank(walk, tmp_path, every=2)
     second.load(tmp_path / "kept")
@@ -65,7 +65,7 @@ def test_a_function_without_a_checkpoint_begins_again(tmp_path: Path) -> None:
     training = rank(lambda config: {"score": 1.0}, tmp_path)
     assert len(all_of(training)) == 1
     (tmp_path / "kept").mkdir()
-    training.save(tmp_path / "kept")
+    training.begin_save(tmp_path / "kept")()
     assert not list((tmp_path / "kept").iterdir())
     again = rank(lambda config: {"score": 1.0}, tmp_path)
     again.load(tmp_path / "kept")

@@ -183,12 +183,12 @@ class Shards:
         return self._places.get(id(parameter))
 
     def gathered(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the whole of a sharded tensor on the CPU of rank 0, and None on the others; another one as it is.
+        """Return the whole of a sharded tensor on the CPU of rank 0, and None on the others; of another one a copy.
 
         All ranks call it. Raises ValueError for a tensor that is sharded in another way than parameters are.
         """
         if not isinstance(tensor, DTensor):
-            return tensor.detach().cpu() if not self._ranks.rank else None
+            return tensor.detach().to("cpu", copy=True) if not self._ranks.rank else None
         if tuple(tensor.placements) != (Shard(0),):
             raise ValueError(f"a tensor of the optimizer is kept as {tensor.placements}, not as parameters are")
         return self.whole_of(tensor.to_local().detach(), tensor.shape)
