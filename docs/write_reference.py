@@ -168,6 +168,7 @@ def python() -> str:
         "api": "Commands",
         "experiment": "Data, losses and metrics",
         "training.data.dataset_splits": "Data sets that do not fit in memory",
+        "engines.cluster.ray_rows": "Rows of Ray Data",
         "training.torch.experiment": "Experiments in PyTorch",
         "training.keras.experiment": "Experiments in Keras",
         "reporting": "Functions and scripts",

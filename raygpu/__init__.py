@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         run_sweep,
         run_training,
     )
+    from raygpu.engines.cluster.ray_rows import RayRows
     from raygpu.experiment import Mean, Splits, Sum
     from raygpu.reporting import checkpoint, load, report
     from raygpu.search.distributions import choice, grid_search, lograndint, loguniform, quniform, randint, uniform
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KerasExperiment",
     "Mean",
+    "RayRows",
     "Splits",
     "Sum",
     "TorchExperiment",
@@ -79,7 +81,7 @@ _HOMES |= dict.fromkeys(
 )
 _HOMES |= {"TorchExperiment": "training.torch.experiment", "KerasExperiment": "training.keras.experiment"}
 _HOMES |= {"dataset_splits": "training.data.dataset_splits", "fuse": "training.fused.fuse"}
-_HOMES |= {"multi_gpu_model": "training.keras.multi_gpu"}
+_HOMES |= {"multi_gpu_model": "training.keras.multi_gpu", "RayRows": "engines.cluster.ray_rows"}
 
 
 def __getattr__(name: str) -> object:

@@ -40,7 +40,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.training.model_placement import Placements, placements
 from raygpu.training.torch.experiment import own_methods
 from raygpu.workflow.data_parts import cut_lines, part_of
-from raygpu.workflow.ray_startup import measuring_ray
+from raygpu.workflow.ray_startup import measuring_ray, require_no_ray
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPlace, prepare_place
@@ -132,6 +132,7 @@ def run(
 
 def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: LiveConsole) -> _Planned:
     """Check everything, by a first step and a look at the model's parts, and print it. Raises BadInput."""
+    require_no_ray()
     prepared = prepare_place(config, stem)
     config = prepared.config
     source, code = find(config, (source_folder or Path.cwd()).resolve())

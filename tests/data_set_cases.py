@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from raygpu import KerasExperiment, Splits, TorchExperiment, dataset_splits
+from raygpu import KerasExperiment, RayRows, Splits, TorchExperiment, dataset_splits
 
 READS = "READS_FILE"
 """Variable that names a file with a line for each sample that was read."""
@@ -63,3 +63,16 @@ class ReadByKeras(KerasExperiment):
 class TransformedForKeras(ReadByKeras):
     def data(self) -> Splits:
         return dataset_splits(Vectors(96, 1), Vectors(32, 2), transform=noisy)
+
+
+class InRay(Read):
+    """The same vectors as rows of Ray Data."""
+
+    def data(self) -> Splits:
+        import ray.data
+
+        parts = []
+        for vectors in (Vectors(96, 1), Vectors(32, 2)):
+            items = [{"x": x, "label": label} for x, label in zip(vectors.inputs, vectors.classes, strict=True)]
+            parts.append(RayRows(ray.data.from_items(items, override_num_blocks=2)))
+        return dataset_splits(*parts, targets="label")

@@ -55,6 +55,21 @@ def test_samples_that_are_read_are_the_same_in_both_modes_and_read_once(
     assert all(0 < run.data.metrics["waited_for_data"] <= 1 for run in children.values())
 
 
+@pytest.mark.slow
+def test_rows_of_ray_data_are_swept_and_trained_on(sweep_config: Any, ray_address: str, tmp_path: Path) -> None:
+    """Ray is not up yet when data() uses it, which waits; and has ended when the trained model is exported."""
+    common: dict[str, Any] = {"experiment": "tests.data_set_cases:InRay", "metric": "accuracy", "epochs": 2}
+    found = {}
+    for mode in ("process", "fused"):
+        space = {"lr": {"loguniform": [0.05, 0.5]}, "batch_size": 16}
+        config = sweep_config(name=mode, trials=2, space=space, gpu={"mode": mode, "fraction": 0.5}, **common)
+        found[mode] = {trial: float(row["score"]) for trial, row in rows(sweep.run(config)).items()}
+    assert found["process"] == pytest.approx(found["fused"], abs=1 / 32 + 1e-6)
+    values = common | {"hyperparameters": {"batch_size": 16}, "global_batch": 16}
+    trained = train.run(configuration(tmp_path, cluster={"address": ray_address}, **values))
+    assert trained.summary["model"]["uri"]
+
+
 def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
     common = {"metric": "accuracy", "epochs": 2, "space": {"lr": 0.1}}
     with pytest.raises(BadInput, match="folds: read 2; folds are cut from arrays"):

@@ -26,7 +26,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
 from raygpu.workflow.data_parts import cut_lines, part_of, require_whole
-from raygpu.workflow.ray_startup import measuring_ray
+from raygpu.workflow.ray_startup import measuring_ray, require_no_ray
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPack, chosen_gpus, prepare_pack, require_precision
 
@@ -65,6 +65,7 @@ def find_training(
     config: PackConfig, stem: str, source_folder: Path | None, say: Callable[[Sequence[str]], None]
 ) -> MeasuredTraining:
     """Find the code and the data, and try a first step of an experiment. Raises BadInput."""
+    require_no_ray()
     prepared = prepare_pack(config, stem)
     workload, code, own = subject_of(prepared.config, prepared.trial, prepared.gpus, source_folder, say)
     return MeasuredTraining(prepared, workload, code, own)

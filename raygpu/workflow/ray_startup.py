@@ -25,6 +25,12 @@ from raygpu.errors import BadInput
 from raygpu.records import interrupts
 from raygpu.workflow.service_use import AnyConfig, ServiceUse, held, service_use
 
+RAY_RUNS = (
+    "Ray runs in this process already, by ray.init(); raygpu starts or joins one by itself: call ray.shutdown() before"
+)
+ROWS_ARE_LOST = (
+    "experiment: data() has its samples in Ray (raygpu.RayRows), and {} measures in a Ray of its own: give it arrays"
+)
 START_S = 60.0
 """Seconds that Ray's start may take after Ctrl-C or a fault, before it is closed."""
 ENGINES = {
@@ -107,12 +113,13 @@ def ray_starting(
 
     Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. console:
     shows lines on waiting. apart: whether this machine's unequal GPUs are kept apart. least: smallest part of a
-    service's GPUs that is of use.
+    service's GPUs that is of use. Raises BadInput if this process uses Ray already.
     """
     if not wanted:
         with faults_printed_first():
             yield None
         return
+    require_no_ray()
     measures = config.COMMAND == "balance"
     used = service_use(config, gpus, console.warn, apart=apart, least=least, measures=measures)
     with (
@@ -142,18 +149,23 @@ def _starting(
 
     def start() -> Cluster:
         """Start a local Ray, or connect to a cluster. Ray takes seconds to import."""
-        # Ray takes seconds to import.
-        if service is not None:
-            return service.join(job)
-        if section.is_local:
-            from raygpu.engines.cluster.local_cluster import start_local
+        from raygpu.engines.cluster.ray_private_api import STARTED_HERE, others_wait
 
-            threading.Thread(target=_import_engine, args=(config.COMMAND,), name="engine-import", daemon=True).start()
-            return start_local(gpus, job, apart=apart, preload=preload)
-        from raygpu.engines.cluster.remote_cluster import Wanted, connect
+        with others_wait():  # data() may use Ray
+            require_no_ray(f"experiment: its code has started Ray, and {STARTED_HERE}")
+            if service is not None:
+                return service.join(job)
+            if section.is_local:
+                from raygpu.engines.cluster.local_cluster import start_local
 
-        wanted_gpus = Wanted(section.min_gpus, section.wait_s, console.line, given_up)
-        return connect(section.address, source_folder, wanted_gpus, job)
+                importing = threading.Thread(target=_import_engine, args=(config.COMMAND,), name="engine-import")
+                importing.daemon = True
+                importing.start()
+                return start_local(gpus, job, apart=apart, preload=preload)
+            from raygpu.engines.cluster.remote_cluster import Wanted, connect
+
+            wanted_gpus = Wanted(section.min_gpus, section.wait_s, console.line, given_up)
+            return connect(section.address, source_folder, wanted_gpus, job)
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
         starting = pool.submit(start)
@@ -201,6 +213,12 @@ def _preload(command: str, num_gpus: int, num_cpus: int) -> Preload:
     return Preload(workers=max(1, min(num_gpus, num_cpus // 2)))
 
 
+def require_no_ray(line: str = RAY_RUNS) -> None:
+    """Raise BadInput, with this line, if Ray has been started in this process."""
+    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():
+        raise BadInput(line)
+
+
 def _import_engine(command: str) -> None:
     """Import a command's engine; a fault is left to the command, which imports it again."""
     with suppress(Exception):
@@ -217,8 +235,15 @@ def measuring_ray(
     """Join the service for a measurement, or start a Ray with these GPUs, or a simulated one; end its use at the end.
 
     tell: takes lines on waiting. of: all GPUs of this machine that a service may have, where
-    `gpus` are taken by their UUIDs and not by Ray.
+    `gpus` are taken by their UUIDs and not by Ray. A Ray that the experiment's data() has started is ended first.
+    Raises BadInput if samples lie in it.
     """
+    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():
+        from raygpu.engines.cluster.ray_rows import rows_in_use
+
+        if rows_in_use():
+            raise BadInput(ROWS_ARE_LOST.format(config.COMMAND))
+        ray.shutdown()
     ray_environment.prepare(local=True)
     with service_use(config, gpus, tell, of=of, measures=True) as service:
         job = f"{config.COMMAND} {config.name}"

@@ -94,6 +94,9 @@ class TrainingRun:
         self.stages = planned.stages
         self.on_test: ScoreOnTest | None = None
         """Score on the test data; None without any."""
+        splits = self.found.splits
+        self._example = take(splits.validation_inputs, slice(0, registration.NUM_SAMPLES)) if splits else None
+        """Inputs of a few samples, read while Ray is there, in which they may lie; None for a function."""
         self._next_reading = 0.0
         self._readings: dict[int, Reading] = {}
         shown = presentation(config, self.folder, None)
@@ -340,10 +343,10 @@ class TrainingRun:
     def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
         assert self.found.splits is not None
         assert self.history.best is not None
-        few = take(self.found.splits.validation_inputs, slice(0, registration.NUM_SAMPLES))
+        assert self._example is not None
         validation = registration.fingerprint(self.found.splits)
         source, code, score = self.found.source, self.found.code, self.history.best.score
-        model = registration.Candidate(source, code, checkpoint, score, few, validation)
+        model = registration.Candidate(source, code, checkpoint, score, self._example, validation)
         kept = registration.keep(self.config, self.session, model, self.console.result)
         return {"model": kept} if kept else {}
 

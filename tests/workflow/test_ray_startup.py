@@ -15,8 +15,10 @@ import pytest
 
 from raygpu.cli.console import LiveConsole
 from raygpu.config.sections import ClusterSection
-from raygpu.engines.cluster import remote_cluster
+from raygpu.engines.cluster import ray_rows, remote_cluster
+from raygpu.errors import BadInput
 from raygpu.workflow import ray_startup
+from raygpu.workflow.packing import find_training
 
 
 def test_a_command_that_is_interrupted_says_that_it_waits_for_rays_start(
@@ -69,3 +71,31 @@ def test_a_training_s_controller_and_workers_import_and_of_a_sweep_half_of_the_c
     preload = ray_startup._preload(command, gpus, cpus)
     assert preload.workers == workers
     preload.close()
+
+
+def test_a_ray_that_runs_in_this_process_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("the user's Ray is ended"))
+    config: Any = SimpleNamespace(COMMAND="train", name="test")
+    with (
+        pytest.raises(
+            BadInput, match=r"Ray runs in this process already, by ray\.init\(\); raygpu starts or joins one"
+        ),
+        ray_startup.ray_starting(config, (), tmp_path, LiveConsole(), apart=False),
+    ):
+        pass
+    with pytest.raises(BadInput, match="Ray runs in this process already"):
+        find_training(config, "pack", None, lambda lines: None)
+
+
+def test_samples_in_a_ray_of_data_are_not_lost_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_rows, "rows_in_use", lambda: True)
+    config: Any = SimpleNamespace(COMMAND="pack", name="test")
+    line = r"data\(\) has its samples in Ray \(raygpu.RayRows\), and pack measures in a Ray of its own"
+    with pytest.raises(BadInput, match=line), ray_startup.measuring_ray(config, (), print):
+        pass

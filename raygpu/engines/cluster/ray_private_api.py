@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray._private import ray_constants, services
+from ray._private.auto_init_hook import auto_init_lock
 
 DASHBOARD = "dashboard.py"
 """Program of Ray's dashboard."""
 PRESTARTED = "--num_prestart_python_workers="
 """Flag of Ray's raylet for the number of workers that it starts before they are asked for."""
 PRESTART_S = 10.0
+STARTED_HERE = "raygpu starts Ray by itself: leave ray.init() out of the experiment"
 
 
 def bind_to_loopback(wanted: bool) -> None:
     """Make the next Ray of this process listen on 127.0.0.1 alone, or on all addresses: Ray reads its environment
     variable only once, at its import."""
     ray_constants.ENABLE_RAY_CLUSTER = not wanted
+
+
+@contextmanager
+def others_wait() -> Iterator[None]:
+    """Have other threads that use Ray wait for the start inside, where Ray would start by itself; their `ray.init()`
+    raises RuntimeError."""
+    kept, starter = ray.init, threading.get_ident()
+
+    def init(*arguments: Any, **options: Any) -> Any:
+        """Call `ray.init`, in the thread that starts Ray."""
+        if threading.get_ident() != starter:
+            raise RuntimeError(f"ray.init() is called, and {STARTED_HERE}")
+        return kept(*arguments, **options)
+
+    with auto_init_lock:
+        ray.init = init
+        try:
+            yield
+        finally:
+            ray.init = kept
 
 
 @contextmanager

@@ -69,6 +69,8 @@ def _wrapped(dataset: Any, part: str, reading: ReadOptions, count: int | None) -
         raise TypeError(
             f"{part}: a DataLoader; give its data set, and its options by name: dataset_splits(loader.dataset)"
         )
+    if own.__module__.startswith("ray.data"):
+        raise TypeError(f"{part}: a {own.__name__} of Ray Data; wanted: its rows, as raygpu.RayRows(dataset)")
     length = len(dataset) if has["__len__"] else count
     if length == 0:
         raise ValueError(f"{part}: a {own.__name__} without a sample")

@@ -102,6 +102,11 @@ class Samples:
         return self._dataset.value
 
     @property
+    def needs_training_process(self) -> bool:
+        """Whether the data set can be read by the training's own process alone."""
+        return getattr(self.dataset, "needs_training_process", False)
+
+    @property
     def reading(self) -> ReadOptions:
         """The way in which the samples are read."""
         reading: ReadOptions = self._reading.value

@@ -160,6 +160,8 @@ def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:
 
     A training on a CPU has work for one thread of its own, and a stream is read by one process.
     """
+    if samples.needs_training_process:
+        return 0
     room = threads if device.type == "cuda" else threads - 1
     if isinstance(samples, Stream):
         room = min(room, 1)  # several would read the same samples

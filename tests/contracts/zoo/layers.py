@@ -118,6 +118,15 @@ class Conv2d(Images):
         return ended(first, nn.ReLU(), nn.Conv2d(4, 4, (3, 1), stride=2, bias=False), features=4 * 3 * 4)
 
 
+class ChannelsLast(Images):
+    compiled = True
+
+    def model(self, hp: Any) -> nn.Module:
+        layers = nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 2)
+        found: nn.Module = ended(*layers, features=4 * 3 * 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return found
+
+
 class Conv3d(Volumes):
     def model(self, hp: Any) -> nn.Module:
         return ended(nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 2, 2, stride=2), features=16)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from threading import Event, Thread
 
-from ray._private import services
+import pytest
+import ray
+from ray._private import auto_init_hook, services
 from ray.dashboard import dashboard
 
-from raygpu.engines.cluster.ray_private_api import (
-    own_process_groups,
-)
+from raygpu.engines.cluster.ray_private_api import others_wait, own_process_groups
 
 
 def test_ray_s_processes_are_not_in_the_command_s_group(tmp_path: Path) -> None:
@@ -34,3 +35,39 @@ def test_ray_s_dashboard_has_its_temporary_files_elsewhere(tmp_path: Path) -> No
         started.process.wait()
         assert said.read_text() == expected
     assert Path(dashboard.__file__).name == "dashboard.py"
+
+
+def test_others_that_use_ray_wait_for_its_start_and_do_not_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, called = Event(), list[str]()
+    is_up = False
+
+    def init() -> None:
+        nonlocal is_up
+        called.append("init")
+        is_up = True
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: is_up)
+    monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
+    refused: list[str] = []
+
+    def use_ray() -> None:
+        begun.wait(30)
+        try:
+            ray.init()
+        except RuntimeError as error:
+            refused.append(str(error))
+        auto_init_hook.auto_init_ray()
+        called.append("used")
+
+    thread = Thread(target=use_ray)
+    thread.start()
+    with others_wait():
+        begun.set()
+        thread.join(0.2)
+        assert thread.is_alive()
+        ray.init()
+    thread.join(30)
+    assert called == ["init", "used"]
+    assert refused == ["ray.init() is called, and raygpu starts Ray by itself: leave ray.init() out of the experiment"]
+    assert ray.init is init
