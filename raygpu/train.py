@@ -84,9 +84,9 @@ def run(
         console.lines(found.notes)
         stages.end("data")
         if warm_start is not None:
-            require_fitting(found, config.hyperparameters, Storage(str(warm_start)), "--warm-start")
+            require_fitting(found, prepared.trial, Storage(str(warm_start)), "--warm-start")
         if resume is not None:
-            require_one_fitting(found, config.hyperparameters, resume.training_checkpoints())
+            require_one_fitting(found, prepared.trial, resume.training_checkpoints())
         begun = resume.read_run().get("global_batch") if resume is not None else None
         own = starting.config if starting is not None else config
         planned = layout(own, found, local, simulated=simulated, global_batch=begun) if local is not None else None

@@ -15,6 +15,7 @@ from mlflow.tracking import MlflowClient
 from experiments.digits import TestedMlp as Experiment
 from raygpu import sweep
 from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trials import Trial
 
 pytestmark = pytest.mark.timeout(900)
 NUM_FOLDS = 3
@@ -27,7 +28,7 @@ def accuracy(folder: Path, trial_id: str, hidden: int) -> float:
     from raygpu.training.torch.models import trained_model
 
     data = Experiment().data()
-    model = trained_model(Experiment(), {"hidden": hidden}, folder / "checkpoints" / trial_id)
+    model = trained_model(Experiment(), Trial(trial_id, 0, {"hidden": hidden}), folder / "checkpoints" / trial_id)
     with torch.no_grad():
         found = model(torch.as_tensor(data.test_inputs)).argmax(dim=1).numpy()
     return float((found == np.asarray(data.test_targets)).mean())

@@ -24,6 +24,7 @@ from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.space import trial_seed
+from raygpu.search.trials import Trial
 from raygpu.workflow.promotion import promoted
 from tests.models import few
 
@@ -123,7 +124,7 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
     from raygpu.training.torch.models import predict
     from tests.train_cases import Small
 
-    _, outputs = predict(Small(), wanted.hyperparameters, Path(summary["checkpoint"]), inputs)
+    _, outputs = predict(Small(), Trial("t0000", 0, wanted.hyperparameters), Path(summary["checkpoint"]), inputs)
     assert np.allclose(predicted, np.stack(outputs), atol=1e-6)
 
 
@@ -189,7 +190,7 @@ def test_a_training_that_diverges_ends_and_its_best_model_of_named_inputs_is_reg
 
     inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}
     predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/halves/1", inputs, tmp_path)
-    _, outputs = predict(Named(), HP, Path(result.summary["checkpoint"]), inputs)
+    _, outputs = predict(Named(), Trial("t0000", 0, HP), Path(result.summary["checkpoint"]), inputs)
     assert np.allclose(predicted, np.stack(outputs), atol=1e-6)
 
 
@@ -297,7 +298,7 @@ def test_a_keras_model_of_named_inputs_from_killed_workers_to_the_registry(confi
 
     inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}
     predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/keras-halves/1", inputs, tmp_path)
-    _, outputs = predict(KerasNamed(), HP, Path(killed.summary["checkpoint"]), inputs)
+    _, outputs = predict(KerasNamed(), Trial("t0000", 0, HP), Path(killed.summary["checkpoint"]), inputs)
     assert np.allclose(predicted, np.stack(outputs), atol=1e-6)
 
 

@@ -17,14 +17,12 @@ DEPTH = 4
 
 
 def own_copy(code: Code) -> Code:
-    """Return a copy of an experiment, with what it keeps from step to step; itself if it keeps nothing, or cannot be
+    """Return a copy of an experiment, with what it keeps from step to step; itself if it is a function, or cannot be
     copied.
 
     Parameters that train are shared: `model(hp)` that returns them for a second trial is refused. Large arrays, tables
     and containers are shared too. Class attributes and global variables have no copy.
     """
-    if not getattr(code, "__dict__", None):
-        return code
     try:
         return copy.deepcopy(code, {id(value): value for value in _shared(code, DEPTH)})
     except Exception:  # noqa: BLE001 - the user's objects may raise anything: locks, open files, tensors with a history

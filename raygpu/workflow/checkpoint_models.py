@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,36 @@ from raygpu.experiment import (
     take,
 )
 from raygpu.records.scratch import fetched
+from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.workflow.user_code import Problem
 
 
-def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:
+def require_fitting(found: Problem, trial: Trial, checkpoint: Storage, flag: str) -> None:
     """Raise BadInput if a checkpoint is not of this model. flag: the flag that named it."""
     splits = found.splits
     assert splits is not None
     try:
         with fetched(checkpoint) as folder:
-            trained_model(found.source, found.code, lambda: splits, hyperparameters, folder)
+            trained_model(found.source, found.code, lambda: splits, trial, folder)
     except Exception as error:
         model = f"{found.source.name} with these hyper-parameters"
         raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error
 
 
-def trained_model(
-    source: Source, code: Experiment, data: Callable[[], Splits], hp: Mapping[str, Any], checkpoint: Path
-) -> Any:
-    """Load the model of a checkpoint, on the CPU. data: returns samples, which give shapes to a Keras model."""
+def trained_model(source: Source, code: Experiment, data: Callable[[], Splits], trial: Trial, checkpoint: Path) -> Any:
+    """Load the model of a trial's checkpoint, on the CPU. data: returns samples, which give shapes to a Keras model."""
     with contextlib.chdir(source.folder):
         if source.kind == "torch":
             from raygpu.training.torch import models
 
-            return models.trained_model(code, hp, checkpoint)
+            return models.trained_model(code, trial, checkpoint)
         from raygpu.training.keras import solo as keras_solo
 
-        return keras_solo.trained_model(code, hp, checkpoint, take(data().validation_inputs, slice(0, 2)))
+        return keras_solo.trained_model(code, trial, checkpoint, take(data().validation_inputs, slice(0, 2)))
 
 
-def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Storage]) -> None:
+def require_one_fitting(found: Problem, trial: Trial, checkpoints: Sequence[Storage]) -> None:
     """Raise BadInput if none of a run's checkpoints, the latest first, is of this model; the latest may be cut
     short. A function's state is its own, and is not looked at."""
     if found.splits is None:
@@ -53,7 +52,7 @@ def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], chec
     faults: list[BadInput] = []
     for checkpoint in checkpoints:
         try:
-            return require_fitting(found, hyperparameters, checkpoint, "--resume")
+            return require_fitting(found, trial, checkpoint, "--resume")
         except BadInput as error:
             faults.append(error)
     if faults:

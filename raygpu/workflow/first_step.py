@@ -64,7 +64,10 @@ class FirstStep:
     splits: Splits
     """The whole data, converted if need be."""
     notes: tuple[str, ...] = ()
-    """A line for each conversion, and for each part of the data with numbers that are not finite."""
+    """A line for each conversion, for each part of the data with numbers that are not finite, and for what a checkpoint
+    does not hold."""
+    loses_scores: bool = False
+    """Whether a model that is loaded from a checkpoint has other scores than in its training."""
 
 
 def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> FirstStep:
@@ -83,11 +86,11 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
                 fault = error
             continue
         notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
-        notes += [*_not_finite(splits), *reading_notes(splits)]
+        notes += [*_not_finite(splits), *reading_notes(splits), *found.notes]
         return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
     with contextlib.suppress(StepFailed):  # a model that is made for whole batches
         found = _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
-        return replace(found, notes=tuple(reading_notes(splits)))
+        return replace(found, notes=(*reading_notes(splits), *found.notes))
     assert fault is not None  # the first forms leave the data as it is
     raise fault
 
@@ -102,10 +105,17 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
         from raygpu.training.torch.first_step import first_result
     else:
         from raygpu.training.keras.solo import first_result
+    lost, loses_scores = list[str](), False
     try:
         with contextlib.chdir(source.folder), torch_modes_kept(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result, read = first_result(code, few, hp)
+            if source.kind == "torch":
+                from raygpu.training.torch.checkpoint_check import check_checkpoint
+
+                checked = check_checkpoint(code, few, hp)
+                lost = [line for line in (checked.scores, checked.going_on) if line is not None][:1]
+                loses_scores = checked.scores is not None
     except MissingHyperparameter:
         raise
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
@@ -113,7 +123,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     messages = [str(warning.message) for warning in caught]
     if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
         raise StepFailed(ValueError(f"loss(): {broadcast.partition('. ')[0]}"), few, source.folder)
-    return FirstStep(result.metrics, read, splits)
+    return FirstStep(result.metrics, read, splits, tuple(lost), loses_scores)
 
 
 def _few(splits: Splits, count: int) -> Splits:

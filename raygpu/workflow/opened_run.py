@@ -73,7 +73,7 @@ class SweepTrial:
         checkpoint = self.checkpoint
         if checkpoint is None:
             raise BadInput(f"{self.trial_id}: its checkpoint was not kept; keep = 'all' keeps every trial's")
-        return _model(self.sweep.config, self.sweep.directory, checkpoint, self.hyperparameters)
+        return _model(self.sweep.config, self.sweep.directory, checkpoint, as_trial(self))
 
 
 class _Run:
@@ -218,7 +218,8 @@ class TrainRun(_Run):
         if kept is None:
             raise BadInput(f"{self.folder} has no checkpoint")
         with fetched(Storage.at(kept)) as checkpoint:
-            return _model(self.config, self.directory, checkpoint, self.config.hyperparameters)
+            trial = Trial(Trial.name(0), self.config.seed, self.config.hyperparameters)
+            return _model(self.config, self.directory, checkpoint, trial)
 
     def __repr__(self) -> str:
         score = f", {self.config.metric} {self.score:.6g}" if self.score is not None else ""
@@ -315,7 +316,7 @@ def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun | PlaceRun |
     return kinds[directory.kind](directory)
 
 
-def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp: Mapping[str, Any]) -> Any:
+def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, trial: Trial) -> Any:
     """Load a checkpoint by the code that wrote it."""
     source, code = find(config, directory.source_folder)
     if not isinstance(code, Experiment):
@@ -324,7 +325,7 @@ def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp:
             advice = "a script's own files are in the trial's .files"
             raise BadInput(f"{checkpoint}: no raygpu.checkpoint was made; {advice}")
         return kept.content
-    return trained_model(source, code, lambda: load_data(config, source, code), hp, checkpoint)
+    return trained_model(source, code, lambda: load_data(config, source, code), trial, checkpoint)
 
 
 def as_trial(trial: SweepTrial) -> Trial:

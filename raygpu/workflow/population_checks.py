@@ -56,6 +56,11 @@ def require_population(
         raise BadInput("gpu.mode: read 'split' beside a population; Keras trials of one are trained alone: process")
     if source.kind == "torch" and overrides(code, "optimizer"):
         raise BadInput(f"population: {source.name} has an optimizer() of its own, whose numbers raygpu cannot change")
+    if source.kind == "torch" and (drawn := _drawn(code, space.draw(config.seed, 0))) is not None:
+        raise BadInput(
+            f"population: {drawn} is drawn by a trial's seed, and no checkpoint holds it: a member would take over"
+            " parameters without it; make it a buffer"
+        )
     names = [parameter.name for parameter in changing(section, space)]
     if source.kind == "keras" and (others := [name for name in names if name not in KERAS]):
         raise BadInput(
@@ -69,6 +74,12 @@ def require_population(
             " change while a trial trains"
         )
     return _lines(config, names, populations(getattr(sampler, "trials", ()), names))
+
+
+def _drawn(code: Any, hp: Mapping[str, Any]) -> str | None:
+    from raygpu.training.torch.checkpoint_check import drawn_attribute
+
+    return drawn_attribute(code, hp)
 
 
 def _lines(config: SweepConfig, names: Iterable[str], groups: Mapping[str, str]) -> list[str]:

@@ -21,6 +21,7 @@ from raygpu.config.source import Source
 from raygpu.errors import TrackingError, one_line
 from raygpu.experiment import Arrays, Splits, reads_later, take
 from raygpu.records import scratch
+from raygpu.search.trials import Trial
 
 if TYPE_CHECKING:
     from raygpu.tracking.runs import RunTree
@@ -38,6 +39,7 @@ class Candidate:
     source: Source
     code: Any
     """The experiment."""
+    trial: Trial
     checkpoint: Path
     score: float
     few: Arrays
@@ -82,7 +84,7 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
         return {}
     with tempfile.TemporaryDirectory(dir=scratch.home()) as folder:
         try:
-            made = _exported(config, model, Path(folder))
+            made = _exported(model, Path(folder))
         except Exception as error:  # noqa: BLE001 - the user's model: whatever it raises is the message
             say(f"the model is not in MLflow, for it cannot be exported: {one_line(error)}")
             return {}
@@ -93,12 +95,12 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
             return {}
 
 
-def _exported(config: TrainConfig, model: Candidate, folder: Path) -> Exported:
+def _exported(model: Candidate, folder: Path) -> Exported:
     if model.source.kind == "torch":
         from raygpu.training.torch.export import export
     else:
         from raygpu.training.keras.export import export
-    return export(model.code, config.hyperparameters, model.checkpoint, model.few, folder)
+    return export(model.code, model.trial, model.checkpoint, model.few, folder)
 
 
 def _in_mlflow(

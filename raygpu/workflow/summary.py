@@ -307,7 +307,7 @@ def _describe_best(folder: RunDirectory, found: Problem, best: TrialRecord, *, p
         from raygpu.training.torch.models import predict
     else:
         from raygpu.training.keras.solo import predict
-    architecture, outputs = predict(found.code, best.trial.hyperparameters, checkpoint, inputs)
+    architecture, outputs = predict(found.code, best.trial, checkpoint, inputs)
     folder.best.mkdir(exist_ok=True)
     (folder.best / "architecture.txt").write_text(architecture.rstrip() + "\n")
     if predictions and outputs and not isinstance(targets, Mapping):

@@ -346,7 +346,7 @@ class TrainingRun:
         assert self._example is not None
         validation = registration.fingerprint(self.found.splits)
         source, code, score = self.found.source, self.found.code, self.history.best.score
-        model = registration.Candidate(source, code, checkpoint, score, self._example, validation)
+        model = registration.Candidate(source, code, self.prepared.trial, checkpoint, score, self._example, validation)
         kept = registration.keep(self.config, self.session, model, self.console.result)
         return {"model": kept} if kept else {}
 

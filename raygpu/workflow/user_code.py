@@ -20,6 +20,7 @@ from raygpu.experiment import (
     Experiment,
     MissingHyperparameter,
     Splits,
+    num_samples,
     reads_later,
 )
 from raygpu.search.scoring import Scoring
@@ -27,11 +28,13 @@ from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
-from raygpu.training.distributed.micro_batch_check import lines_of_parts, part_sizes
+from raygpu.training.distributed.loss_check import MOST
+from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts, part_sizes
 from raygpu.training.folds import Folds
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
 from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread
+from raygpu.workflow.set_by_data import SetByData
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
 NUM_TRIED = 3
@@ -111,6 +114,7 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     folds = folds_of(config, splits)
     searched = part_of(config, splits, _largest(prepared.space)) if folds is None else folds.split(0)
     lines = [*notes, *cut_lines(splits, searched, folds), *_part_lines(prepared, source, code, searched)]
+    lines += _metric_lines(prepared, source, code, searched)
     return Problem(source, code, searched, lines, folds, splits.for_test())
 
 
@@ -122,6 +126,18 @@ def _part_lines(prepared: Prepared, source: Source, code: Experiment, splits: Sp
     values = next((each for each in _first_draws(prepared) if len(part_sizes(each, splits)) > 1), None)
     lines = [] if values is None else lines_of_parts(source, code, values, splits)
     return [f"batches in parts of micro_batch_size: {line}" for line in lines]
+
+
+def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
+    """Return lines on metrics that are no means over samples, where an evaluation takes several batches."""
+    own = (getattr(type(code), name).__module__ for name in ("loss", "metrics"))
+    if all(module.startswith("raygpu.") for module in own):
+        return []
+    few = splits.first(MOST) if reads_later(splits.train_inputs) else splits
+    with contextlib.suppress(Exception), contextlib.chdir(source.folder):  # the first step has told it
+        values = _first_draws(prepared)[0]
+        return inexact_metrics(source, code, values, few, num_samples(splits.validation_targets))
+    return []
 
 
 def _largest(space: Space) -> dict[str, Any]:
@@ -136,6 +152,7 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
     The global random generators are seeded: a split that those of NumPy or torch draw is the same when a run goes on.
     """
     name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
+    others_read = SetByData(code)
     try:
         with contextlib.chdir(source.folder), random_state_kept():
             seed_generators(0, 0)
@@ -143,6 +160,11 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
         where = place_of(error, source.folder)
         raise BadInput(f"experiment: {config.code_name}: {name} failed: {one_line(error)}{where}") from error
+    if (changed := others_read.changed()) is not None:
+        raise BadInput(
+            f"experiment: {config.code_name}: {name} sets {changed}: workers get the arrays that it returns, and not"
+            " what it sets; set it in __init__() or at import, or make it a part of the inputs or targets"
+        )
     if not isinstance(splits, Splits):
         hint = ", as raygpu.dataset_splits makes of data sets" if hasattr(splits, "__getitem__") else ""
         raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits{hint}")
@@ -196,6 +218,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
             failed.append((values, error))
             continue
         Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+        _require_kept_scores(step, registers=False)
         found = misspelt(config.space, values, step.read) or unread(values, step.read)
         near = [f"space: {line}" for line in found]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
@@ -238,6 +261,7 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
         return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
     Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+    _require_kept_scores(step, registers=config.registered_name is not None)
     lines = misspelt(config.hyperparameters, config.hyperparameters, step.read)
     if lines and not config.source:  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
@@ -245,6 +269,13 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     searched = part_of(config, step.splits, config.hyperparameters)
     notes += cut_lines(step.splits, searched)
     return Problem(source, code, searched, notes, test=step.splits.for_test())
+
+
+def _require_kept_scores(step: FirstStep, *, registers: bool) -> None:
+    """Raise BadInput if a loaded model would be scored on test data, or registered, that is not the trained one."""
+    if step.loses_scores and (registers or step.splits.test_inputs is not None):
+        why = "a registered model" if registers else "the score on test data"
+        raise BadInput([f"experiment: {line}; {why} would be of another model" for line in step.notes[-1:]])
 
 
 def _require_changes(config: TrainConfig, source: Source, code: Any) -> None:

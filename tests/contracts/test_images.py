@@ -89,7 +89,7 @@ def test_trains_by_its_seed_and_goes_on_from_a_checkpoint(case: Case, tmp_path: 
     other = case.start(seed=1, epochs=1)
     assert values(rest(other)) != values(whole)[:1]
     other.close()
-    text, outputs = case.predict(case.experiment, HP, tmp_path, case.splits.validation_inputs)
+    text, outputs = case.predict(case.experiment, Trial("t0000", 0, HP), tmp_path, case.splits.validation_inputs)
     assert text
     assert [output.shape for output in outputs] == [(10,)] * 8
 

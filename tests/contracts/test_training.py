@@ -234,7 +234,9 @@ def test_predict_repeats_the_validation(framework: Framework, tmp_path: Path) ->
     training.save(tmp_path)
     training.close()
     splits = splits_of(framework.halves)
-    text, outputs = framework.predict(framework.halves(), {"hidden": 8}, tmp_path, splits.validation_inputs)
+    text, outputs = framework.predict(
+        framework.halves(), Trial("t0000", 0, {"hidden": 8}), tmp_path, splits.validation_inputs
+    )
     assert "linear" in text.lower() or "dense" in text.lower()
     assert [output.shape for output in outputs] == [(10,)] * len(splits.validation_targets)
     hits = np.argmax(outputs, axis=1) == splits.validation_targets

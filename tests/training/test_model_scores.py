@@ -58,7 +58,9 @@ def test_a_torch_model_alone_and_a_member_of_an_array(tmp_path: Path) -> None:
         save(tmp_path / name)
         trial = trials[name == "member"]
         with torch.no_grad():
-            logits = trained_model(Mlp(), HP, tmp_path / name)(torch.as_tensor(splits.test_inputs)).numpy()
+            logits = trained_model(Mlp(), Trial(name, 0, HP), tmp_path / name)(
+                torch.as_tensor(splits.test_inputs)
+            ).numpy()
         assert model_scores(source, code, tested, trial, tmp_path / name, SETTINGS) == expected(logits, splits)
 
 
@@ -73,6 +75,6 @@ def test_a_keras_model_of_a_fold(tmp_path: Path) -> None:
     solo.save(tmp_path)
     tested = splits.for_test()
     assert tested is not None
-    _, outputs = predict(KerasMlp(), HP, tmp_path, np.asarray(splits.test_inputs))
+    _, outputs = predict(KerasMlp(), Trial("t0000", 0, HP), tmp_path, np.asarray(splits.test_inputs))
     found = model_scores(source, code, tested, trial, tmp_path, SETTINGS)
     assert found == expected(np.asarray(outputs), splits)

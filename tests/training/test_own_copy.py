@@ -54,6 +54,18 @@ def test_parameters_that_train_and_large_arrays_are_shared() -> None:
     assert found.mean is not code.mean
 
 
+def test_an_experiment_without_attributes_has_none_of_another_trial() -> None:
+    class Plain:
+        def step(self) -> None:
+            self.count = 1
+
+    code = Plain()
+    copy = own_copy(code)
+    copy.step()
+    assert vars(code) == {}
+    assert own_copy(metrics) is metrics
+
+
 def test_an_experiment_that_cannot_be_copied_is_taken_as_it_is() -> None:
     class Locked:
         def __init__(self) -> None:

@@ -12,7 +12,13 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Splits, num_samples, reads_later
 from raygpu.planning.batch_shares import split_batch
 from raygpu.training.distributed.loss_check import MOST, differences
-from raygpu.training.distributed.micro_batch_check import LOOKED_AT, loss_evaluator, loss_line, state_lines
+from raygpu.training.distributed.micro_batch_check import (
+    LOOKED_AT,
+    inexact_metrics,
+    loss_evaluator,
+    loss_line,
+    state_lines,
+)
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.experiment import overrides, yields_losses
@@ -140,15 +146,7 @@ def _checked(
         else:
             most = max(parallel.global_batch, LOOKED_AT)
             lines += [loss_line(found, source) for found in differences(look, inputs, targets, most)]
-    if num_validation > look_at.batch:
-        inputs, targets = splits.validation_inputs, splits.validation_targets
-        look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=True)
-        lines += [
-            f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {look_at.batch:,},"
-            f" as it is no mean over samples: {found}; raygpu.Mean(total, weight) is exact"
-            for found in differences(look, inputs, targets)
-            if found.kind == "parts"
-        ]
+    lines += inexact_metrics(source, code, config.hyperparameters, splits, num_validation)
     return BatchPlan(parallel, tuple(lines), lr_line)
 
 

@@ -60,6 +60,24 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
         raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
 
 
+def inexact_metrics(
+    source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits, num_validation: int
+) -> list[str]:
+    """Return a line for the loss, and for each metric, that is no mean over validation samples, which an evaluation
+    takes in several batches. splits: some of the samples. Raises any exception of the experiment."""
+    look_at = loss_evaluator(source)
+    if num_validation <= look_at.batch:
+        return []
+    inputs, targets = splits.validation_inputs, splits.validation_targets
+    look = look_at(code, hp, inputs, targets, with_metrics=True)
+    return [
+        f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {look_at.batch:,},"
+        f" as it is no mean over samples: {found}; raygpu.Mean(total, weight) is exact"
+        for found in differences(look, inputs, targets)
+        if found.kind == "parts"
+    ]
+
+
 def loss_evaluator(source: Source) -> Any:
     """Return the framework's class that evaluates a loss on chosen samples."""
     if source.kind == "torch":

@@ -35,7 +35,7 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.host_copy import host_copy
-from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm
+from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm, load_checkpoint
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
 from raygpu.training.torch.reduction import EpochLosses, clip_gradients, turn_metrics
@@ -366,7 +366,7 @@ class TorchParallel(ParallelTraining):
         self.solo.model.load_state_dict(state)
 
     def _read(self, folder: Path) -> dict[str, Any]:
-        state: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        state: dict[str, Any] = load_checkpoint(folder)
         return state
 
     def close(self) -> None:

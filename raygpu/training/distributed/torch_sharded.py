@@ -26,7 +26,7 @@ from raygpu.training.distributed.sharded.shards import Shards, require_shardable
 from raygpu.training.distributed.torch_ranks import TorchParallel, TorchRanks
 from raygpu.training.torch.experiment import own_methods
 from raygpu.training.torch.experiment_optimizer import make_optimizer
-from raygpu.training.torch.models import CHECKPOINT
+from raygpu.training.torch.models import load_checkpoint
 from raygpu.training.torch.own_optimizer import OwnOptimizer
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
@@ -153,7 +153,7 @@ class TorchSharded(TorchParallel):
 
     def _read(self, folder: Path) -> dict[str, Any]:
         """Open a checkpoint without reading its tensors: each rank reads its parts."""
-        state: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True, mmap=True)
+        state: dict[str, Any] = load_checkpoint(folder, mmap=True)
         return state
 
     def close(self) -> None:

@@ -141,7 +141,7 @@ def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
     seconds = [WARM_S]
     while len(seconds) < 3 and seconds[-1] >= min(seconds):  # the first steps of a process take longer
         started = time.perf_counter()
-        _TrialAlone(experiment, few, trial, torch.float32)
+        _TrialAlone(experiment, few, trial, None)
         seconds.append(time.perf_counter() - started)
     each = seconds[-1] / (NUM_EPOCHS * few.num_train)
     affordable = int(BUDGET_S / (NUM_EPOCHS * COSTS * each))
@@ -209,7 +209,7 @@ def _draws_in_python(training: Callable[[], object]) -> bool:
 class _TrialAlone:
     """One trial trained alone: its results, and the traces of its Python code."""
 
-    def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype) -> None:
+    def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype | None) -> None:
         solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
         fresh = plain_state(solo.model, experiment)
         self.results = [solo.run_epoch()]

@@ -45,7 +45,14 @@ from raygpu.training.fused.tile import Stacked, Tile, first_rows, gathered_tile,
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import overrides
-from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
+from raygpu.training.torch.models import (
+    CHECKPOINT,
+    cast_model,
+    default_device,
+    epoch_seed,
+    initial_model,
+    load_checkpoint,
+)
 from raygpu.training.torch.python_state import hooked, sharing
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator
@@ -318,7 +325,7 @@ class TorchArray:
 
     def load_member(self, trial_id: str, folder: Path) -> None:
         """Copy parameters, buffers and optimizer state to a member from a checkpoint of `save_member`."""
-        write_member(self, trial_id, torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True))
+        write_member(self, trial_id, load_checkpoint(folder))
 
     def place(self, trial_id: str) -> tuple[Tile, int]:
         """Return the tile of a member, and its row there. Raises KeyError for one that was dropped."""
@@ -350,7 +357,7 @@ class TorchArray:
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote: members missing there are dropped, and others in it are left out."""
-        state = torch.load(folder / ARRAY_CHECKPOINT, map_location=self.device, weights_only=True)
+        state = load_checkpoint(folder, self.device, file=ARRAY_CHECKPOINT)
         self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
         places = {name: i for i, name in enumerate(state["trial_ids"])}
         saved = [joined(stacks) for stacks in zip(*state["tiles"], strict=True)]

@@ -10,13 +10,13 @@ import torch
 
 from raygpu.training.base import ARRAY_CHECKPOINT
 from raygpu.training.fused.loss_scales import SKIPPED, member_scale
-from raygpu.training.torch.models import CHECKPOINT
+from raygpu.training.torch.models import CHECKPOINT, load_checkpoint
 from raygpu.training.torch.parameter_average import UNAVERAGED
 
 
 def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
     """Write `checkpoint.pt` of members from a saved array. folders: of each wanted trial, by its id."""
-    saved = torch.load(array_folder / ARRAY_CHECKPOINT, map_location="cpu", weights_only=True)
+    saved = load_checkpoint(array_folder, file=ARRAY_CHECKPOINT)
     for trial_id, folder in folders.items():
         torch.save(member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from raygpu.experiment import Arrays, Experiment
+from raygpu.search.trials import Trial
 from raygpu.training.base import Exported
 from raygpu.training.keras.data import tensors
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import in_float32, no_gpu, trained_model
 
 
-def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:
+def export(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:
     """Export a checkpoint as a TensorFlow SavedModel. inputs: a few samples. folder: for the program.
 
     Raises any exception of Keras, and TypeError for a model whose output is not one tensor.
     """
     with no_gpu():
-        model = trained_model(experiment, hp, checkpoint, inputs)
+        model = trained_model(experiment, trial, checkpoint, inputs)
         given = tensors(inputs)
         outputs = model(given, training=False)
         if not tf.is_tensor(outputs):

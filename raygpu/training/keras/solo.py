@@ -276,9 +276,9 @@ def initial_model(
     return model
 
 
-def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays) -> keras.Model:
-    """Load the model of a checkpoint. inputs: a few samples, which give shapes to a model without."""
-    model = initial_model(experiment, Hyperparameters(hp), 0, inputs)
+def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> keras.Model:
+    """Load the model of a trial's checkpoint. inputs: a few samples, which give shapes to a model without."""
+    model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed, inputs)
     model.load_weights(checkpoint / WEIGHTS)
     return model
 
@@ -292,13 +292,11 @@ def random_states(traced: Any) -> list[Any]:
     return sorted(states, key=lambda variable: (len(variable.name), variable.name))
 
 
-def predict(
-    experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
-) -> tuple[str, list[np.ndarray]]:
+def predict(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> tuple[str, list[np.ndarray]]:
     """Return a checkpoint's architecture as text, and its outputs on `inputs`, one array for each sample; on the
     CPU."""
     with no_gpu():
-        model = trained_model(experiment, hp, checkpoint, inputs)
+        model = trained_model(experiment, trial, checkpoint, inputs)
         outputs = model(tensors(inputs), training=False)
     lines: list[str] = []
     model.summary(line_length=100, print_fn=lambda text, **_: lines.append(text))

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from raygpu.experiment import Arrays, Experiment
+from raygpu.search.trials import Trial
 from raygpu.training.base import Exported
 from raygpu.training.torch.data import Tensors, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.models import trained_model
 
 
-def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:
+def export(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:
     """Export a checkpoint's model with its outputs; with named inputs, also as a program of torch.export.
 
     inputs: two samples or more, so that their number stays open. folder: for the program. Raises any exception of
     torch.export, and TypeError for a model whose output is not one tensor.
     """
-    model = trained_model(experiment, hp, checkpoint)
+    model = trained_model(experiment, trial, checkpoint)
     given = _whole(tensors(inputs))
     with torch.no_grad():
         outputs = forward(model, given)

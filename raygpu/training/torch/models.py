@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,19 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.search.trials import Trial
 from raygpu.training.base import build_model
+from raygpu.training.data.generators import random_state_kept
 from raygpu.training.torch.data import in_precision, rows, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.seeding import seed_all
 
 CHECKPOINT = "checkpoint.pt"
+PLAIN_TYPES: list[Any] = [
+    *(np.dtype, np.ndarray, codecs.encode, *{type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgFD"}),
+    *(np.float64(0).__reduce__()[0], np.zeros(0).__reduce__()[0]),
+]
+"""Types of values beside torch's own that a checkpoint may have: those of NumPy's numbers and arrays."""
 GIVEN = "_raygpu_given"
 """Attribute of parameters that `model(hp)` has returned once."""
 
@@ -59,19 +67,30 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) and module.training for module in model.train().modules())
 
 
-def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path) -> nn.Module:
-    """Load the model of a checkpoint, in evaluation mode, on the CPU."""
-    model: nn.Module = experiment.model(Hyperparameters(hp))
-    model.load_state_dict(torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)["model"])
+def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path) -> nn.Module:
+    """Load the model of a trial's checkpoint, in evaluation mode, on the CPU.
+
+    What `model(hp)` draws and no checkpoint holds, as a fixed permutation, is that of the trial's seed.
+    """
+    with random_state_kept():
+        model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed)
+    model.load_state_dict(load_checkpoint(checkpoint)["model"])
     return model.eval()
 
 
-def predict(
-    experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
-) -> tuple[str, list[np.ndarray]]:
+def load_checkpoint(folder: Path, device: torch.device | str = "cpu", *, file: str = CHECKPOINT, **options: Any) -> Any:
+    """Load a checkpoint's file, which runs no code of it. options: of `torch.load`.
+
+    NumPy's numbers and arrays are allowed, as a scheduler's state may have them. Raises UnpicklingError for others.
+    """
+    with torch.serialization.safe_globals(PLAIN_TYPES):
+        return torch.load(folder / file, map_location=device, weights_only=True, **options)
+
+
+def predict(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> tuple[str, list[np.ndarray]]:
     """Return a checkpoint's architecture as text, and its outputs on `inputs`, one array for each sample; on the
     CPU."""
-    model = trained_model(experiment, hp, checkpoint)
+    model = trained_model(experiment, trial, checkpoint)
     with torch.no_grad():
         outputs = forward(model, rows(tensors(inputs), slice(None)))
     if not isinstance(outputs, torch.Tensor):

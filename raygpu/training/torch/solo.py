@@ -24,7 +24,14 @@ from raygpu.training.torch.data import copied, copied_outputs, rows
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
 from raygpu.training.torch.loss_scale import LossScale
-from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
+from raygpu.training.torch.models import (
+    CHECKPOINT,
+    cast_model,
+    default_device,
+    epoch_seed,
+    initial_model,
+    load_checkpoint,
+)
 from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import (
@@ -285,7 +292,7 @@ class TorchSolo:
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote."""
-        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        state = load_checkpoint(folder)
         self.note_unsaved(unaveraged(state))
         self.load_state(state, min(state["epoch"] + 1, self.epochs))
         self.epoch = state["epoch"]
@@ -318,7 +325,7 @@ class TorchSolo:
 
     def load_parameters(self, folder: Path) -> None:
         """Take over the model of a folder that `save` wrote, to evaluate it."""
-        state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
+        state = load_checkpoint(folder, self.device)
         self.model.load_state_dict(state["model"])
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ def test_a_training_equals_a_loop_with_torch_s_own_average(kind: type[Net], tmp_
     assert difference(counted(saved["model"]), counted(average.state_dict())) <= EXACT
     assert difference(counted(saved["model"]), counted(model.state_dict())) > 1e-2
     assert results[-1].metrics["validation/loss"] == pytest.approx(loss, rel=1e-9)
-    loaded = trained_model(kind(), HP, tmp_path)
+    loaded = trained_model(kind(), Trial("t0000", 0, HP), tmp_path)
     assert difference(counted(loaded.double().state_dict()), counted(average.state_dict())) <= 1e-6
 
 

@@ -1,0 +1,177 @@
+"""What a checkpoint does not hold is told before a training starts, and what holds it all is not complained of."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raygpu import Splits, TorchExperiment
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.torch.checkpoint_check import CheckpointCheck, NotLoadable, check_checkpoint, drawn_attribute
+from raygpu.training.torch.models import trained_model
+from raygpu.training.torch.solo import TorchSolo
+
+HP = {"lr": 0.1}
+
+
+class Base(TorchExperiment):
+    def data(self) -> Splits:
+        inputs = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32) + 3
+        return Splits.of(inputs, np.arange(16) % 2, validation=0.5)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+class Centred(nn.Module):
+    def __init__(self, *, kept: bool) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.register_buffer("mean", torch.zeros(4), persistent=kept)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.lerp_(inputs.mean(0), 0.5)
+        return self.last(inputs - self.mean)
+
+
+class Forgets(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Centred(kept=False)
+
+
+class Remembers(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Centred(kept=True)
+
+
+class SlowWeights(torch.optim.SGD):
+    """Keeps what no state_dict() has."""
+
+    count = 0
+    slow: Any = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        super().step()
+        parameters = self.param_groups[0]["params"]
+        self.slow = self.slow or [parameter.clone() for parameter in parameters]
+        self.count += 1
+        if self.count % 4 == 0:
+            for parameter, slow in zip(parameters, self.slow, strict=True):
+                parameter.copy_(slow.lerp_(parameter, 0.5))
+
+
+class Lookahead(Base):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
+        return SlowWeights(model.parameters(), lr=hp["lr"])
+
+
+class NumbersOfNumPy(Base):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=np.sqrt(hp["lr"]))
+
+    def scheduler(self, optimizer: Any, hp: Mapping[str, Any], num_steps: int) -> Any:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + np.cos(np.pi * step / num_steps)))
+
+
+class Remembering(torch.optim.lr_scheduler.LRScheduler):
+    def __init__(self, optimizer: Any) -> None:
+        self.seen: Any = collections.deque(maxlen=3)
+        super().__init__(optimizer)
+
+    def get_lr(self) -> Any:
+        self.seen.append(self.last_epoch)
+        return self.base_lrs
+
+
+class Deque(Base):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=hp["lr"])
+
+    def scheduler(self, optimizer: Any, hp: Mapping[str, Any], num_steps: int) -> Any:
+        return Remembering(optimizer)
+
+
+class Unrepeatable(Base):
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        return super().training_step(model, inputs, targets, hp) * np.random.default_rng().random()
+
+
+class Teacher(Base):
+    """An average of the parameters in the experiment, which no checkpoint has."""
+
+    average: Any = None
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        own = model[0].weight.detach()
+        self.average = own.clone() if self.average is None else self.average.lerp(own, 0.5)
+        return super().training_step(model, inputs, targets, hp) + (model[0].weight - self.average).square().sum()
+
+
+class Permuted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.order = nn.Linear(4, 2), torch.randperm(4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(inputs[:, self.order])
+
+
+class Shuffles(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Permuted()
+
+
+def checked(kind: type[Base], **more: Any) -> CheckpointCheck:
+    experiment = kind()
+    return check_checkpoint(experiment, experiment.data(), HP | more)
+
+
+@pytest.mark.parametrize("kind", [Base, Remembers, NumbersOfNumPy, Unrepeatable, Shuffles])
+def test_nothing_is_said_of_what_a_checkpoint_holds(kind: type[Base]) -> None:
+    assert checked(kind, **({} if kind is NumbersOfNumPy else {"ema_decay": 0.9})) == CheckpointCheck()
+
+
+def test_a_buffer_that_is_not_kept_changes_the_scores_of_a_loaded_model() -> None:
+    found = checked(Forgets)
+    assert found.scores is not None
+    assert found.scores.startswith(
+        "mean changes while it trains, and a checkpoint does not hold it: a loaded model has validation/"
+    )
+    assert found.going_on is not None
+
+
+@pytest.mark.parametrize("kind", [Lookahead, Teacher])
+def test_state_of_the_optimizer_and_of_the_experiment_is_missed_where_a_training_goes_on(kind: type[Base]) -> None:
+    found = checked(kind)
+    assert found.scores is None
+    assert found.going_on is not None
+    assert "changes while it trains, and a checkpoint does not hold it: a training that goes on has" in found.going_on
+
+
+def test_a_state_that_cannot_be_read_again_is_named() -> None:
+    line = r"cannot be loaded: Unsupported global: GLOBAL collections\.deque .* \(a state_dict\(\) may have numbers"
+    with pytest.raises(NotLoadable, match=line):
+        checked(Deque)
+
+
+def test_what_a_model_draws_by_its_seed_is_drawn_again_where_it_is_loaded(tmp_path: Any) -> None:
+    assert drawn_attribute(Base(), HP) is None
+    assert drawn_attribute(Shuffles(), HP) == "Permuted.order"
+    experiment, trial = Shuffles(), Trial("t0003", 17, HP)
+    training = TorchSolo(experiment, experiment.data(), trial, Settings(1, 1, "float32", tmp_path))
+    training.run_epoch()
+    training.save(tmp_path)
+    state = torch.get_rng_state()
+    loaded = trained_model(experiment, trial, tmp_path)
+    assert torch.equal(torch.get_rng_state(), state)
+    inputs = torch.arange(8.0).reshape(2, 4)
+    torch.testing.assert_close(loaded(inputs), training.model.eval()(inputs), rtol=0, atol=0)
