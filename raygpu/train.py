@@ -24,7 +24,7 @@ from raygpu.records.device import SIMULATED
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
-from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting
+from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting, warm_start_lines
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.training_code import require_trainable
@@ -85,6 +85,7 @@ def run(
         stages.end("data")
         if warm_start is not None:
             require_fitting(found, prepared.trial, Storage(str(warm_start)), "--warm-start")
+            console.warnings(warm_start_lines(found, prepared.trial))
         if resume is not None:
             require_one_fitting(found, prepared.trial, resume.training_checkpoints())
         begun = resume.read_run().get("global_batch") if resume is not None else None

@@ -32,6 +32,22 @@ def require_fitting(found: Problem, trial: Trial, checkpoint: Storage, flag: str
         raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error
 
 
+def warm_start_lines(found: Problem, trial: Trial) -> list[str]:
+    """Return a line on what a training that begins with a trial's parameters takes from its own seed."""
+    if found.source.kind != "torch":
+        return []
+    from raygpu.training.torch.checkpoint_check import drawn_attribute
+
+    with contextlib.chdir(found.source.folder):
+        drawn = drawn_attribute(found.code, trial.hyperparameters)
+    if drawn is None:
+        return []
+    return [
+        f"--warm-start: {drawn} is drawn by the seed, and no checkpoint holds it: the parameters are for that of the"
+        f" trial's seed, and {trial.seed} is used; make it a buffer"
+    ]
+
+
 def trained_model(source: Source, code: Experiment, data: Callable[[], Splits], trial: Trial, checkpoint: Path) -> Any:
     """Load the model of a trial's checkpoint, on the CPU. data: returns samples, which give shapes to a Keras model."""
     with contextlib.chdir(source.folder):

@@ -274,8 +274,12 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
 def _require_kept_scores(step: FirstStep, *, registers: bool) -> None:
     """Raise BadInput if a loaded model would be scored on test data, or registered, that is not the trained one."""
     if step.loses_scores and (registers or step.splits.test_inputs is not None):
-        why = "a registered model" if registers else "the score on test data"
-        raise BadInput([f"experiment: {line}; {why} would be of another model" for line in step.notes[-1:]])
+        why = (
+            "a registered model would be another one"
+            if registers
+            else "the score on test data would be of another model"
+        )
+        raise BadInput([f"experiment: {line}; {why}" for line in step.notes[-1:]])
 
 
 def _require_changes(config: TrainConfig, source: Source, code: Any) -> None:
