@@ -20,7 +20,7 @@ LOADERS = ("data", "synthetic")
 
 @dataclass(slots=True)
 class _Use:
-    """What functions read and set."""
+    """Names that functions read and set."""
 
     attributes: dict[str, str] = field(default_factory=dict)
     """Name of the method that reads an attribute of the experiment, by the attribute's name."""
@@ -31,7 +31,7 @@ class _Use:
 
 
 class SetByData:
-    """What the methods of an experiment read, as it is before `data()` is called."""
+    """Attributes and global variables that an experiment's methods read, as they are before `data()` is called."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment

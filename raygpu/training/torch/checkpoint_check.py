@@ -42,12 +42,12 @@ class NotLoadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCheck:
-    """The differences that a checkpoint makes, each as a line; None where there is none."""
+    """Differences that a checkpoint makes, each as a line; None where there is none."""
 
     scores: str | None = None
-    """Of a loaded model's scores: on test data, in MLflow and by `load_model` it is not the model that was trained."""
+    """Line on scores of a loaded model that differ: on test data, in MLflow and by `load_model` it is another one."""
     going_on: str | None = None
-    """Of a training that goes on."""
+    """Line on metrics of a training that goes on."""
 
 
 def check_checkpoint(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> CheckpointCheck:
