@@ -44,7 +44,7 @@ def warm_start_lines(found: Problem, trial: Trial) -> list[str]:
         return []
     return [
         f"--warm-start: {drawn} is drawn by the seed, and no checkpoint holds it: the parameters are for that of the"
-        f" trial's seed, and {trial.seed} is used; make it a buffer"
+        f" trial's seed, and {trial.seed} is used; make it a persistent buffer"
     ]
 
 

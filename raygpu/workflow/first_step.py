@@ -66,8 +66,8 @@ class FirstStep:
     notes: tuple[str, ...] = ()
     """A line for each conversion, for each part of the data with numbers that are not finite, and for what a checkpoint
     does not hold."""
-    loses_scores: bool = False
-    """Whether a model that is loaded from a checkpoint has other scores than in its training."""
+    lost_metrics: frozenset[str] = frozenset()
+    """Names of the metrics that differ where a model is loaded from a checkpoint."""
 
 
 def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> FirstStep:
@@ -105,7 +105,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
         from raygpu.training.torch.first_step import first_result
     else:
         from raygpu.training.keras.solo import first_result
-    lost, loses_scores = list[str](), False
+    lost, lost_metrics = list[str](), frozenset[str]()
     try:
         with contextlib.chdir(source.folder), torch_modes_kept(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -115,7 +115,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
 
                 checked = check_checkpoint(code, few, hp)
                 lost = [line for line in (checked.scores, checked.going_on) if line is not None][:1]
-                loses_scores = checked.scores is not None
+                lost_metrics = checked.lost_metrics
     except MissingHyperparameter:
         raise
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
@@ -123,7 +123,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     messages = [str(warning.message) for warning in caught]
     if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
         raise StepFailed(ValueError(f"loss(): {broadcast.partition('. ')[0]}"), few, source.folder)
-    return FirstStep(result.metrics, read, splits, tuple(lost), loses_scores)
+    return FirstStep(result.metrics, read, splits, tuple(lost), lost_metrics)
 
 
 def _few(splits: Splits, count: int) -> Splits:

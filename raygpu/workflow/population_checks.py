@@ -59,7 +59,7 @@ def require_population(
     if source.kind == "torch" and (drawn := _drawn(code, space.draw(config.seed, 0))) is not None:
         raise BadInput(
             f"population: {drawn} is drawn by a trial's seed, and no checkpoint holds it: a member would take over"
-            " parameters without it; make it a buffer"
+            " parameters without it; make it a persistent buffer"
         )
     names = [parameter.name for parameter in changing(section, space)]
     if source.kind == "keras" and (others := [name for name in names if name not in KERAS]):

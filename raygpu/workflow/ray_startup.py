@@ -118,6 +118,7 @@ def ray_starting(
     if not wanted:
         with faults_printed_first():
             yield None
+        _end_ray_of_data()
         return
     require_no_ray()
     measures = config.COMMAND == "balance"
@@ -219,6 +220,12 @@ def require_no_ray(line: str = RAY_RUNS) -> None:
         raise BadInput(line)
 
 
+def _end_ray_of_data() -> None:
+    """End a Ray that the experiment's data() has started in this process, if there is one."""
+    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():
+        ray.shutdown()
+
+
 def _import_engine(command: str) -> None:
     """Import a command's engine; a fault is left to the command, which imports it again."""
     with suppress(Exception):
@@ -238,12 +245,12 @@ def measuring_ray(
     `gpus` are taken by their UUIDs and not by Ray. A Ray that the experiment's data() has started is ended first.
     Raises BadInput if samples lie in it.
     """
-    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():
+    if "ray" in sys.modules:
         from raygpu.engines.cluster.ray_rows import rows_in_use
 
         if rows_in_use():
             raise BadInput(ROWS_ARE_LOST.format(config.COMMAND))
-        ray.shutdown()
+        _end_ray_of_data()
     ray_environment.prepare(local=True)
     with service_use(config, gpus, tell, of=of, measures=True) as service:
         job = f"{config.COMMAND} {config.name}"

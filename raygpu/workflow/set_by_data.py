@@ -5,17 +5,26 @@
 
 from __future__ import annotations
 
+import copy
 import dis
 import inspect
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
+
+import numpy as np
 
 from raygpu.experiment import Experiment
 
 LOADERS = ("data", "synthetic")
 """Methods that load the data."""
+CONTAINERS = (list, dict, set)
+COMPARABLE = (*CONTAINERS, tuple, frozenset, bool, int, float, complex, str, bytes, np.generic, np.dtype, np.ndarray)
+MOST_ELEMENTS = 1000
+"""Number of elements of a container above which its length alone is compared."""
+FILLING = frozenset(("append", "add", "update", "setdefault", "extend", "insert", "__setitem__"))
+"""Methods that put something into a container."""
 
 
 @dataclass(slots=True)
@@ -26,6 +35,8 @@ class _Use:
     """Name of the method that reads an attribute of the experiment, by the attribute's name."""
     variables: dict[tuple[int, str], tuple[dict[str, Any], str]] = field(default_factory=dict)
     """Global variables by their module's dictionary and their name, with the name of a function that reads them."""
+    filled_here: set[str] = field(default_factory=set)
+    """Names of what may be a container into which the functions put something by themselves."""
     set_here: set[str] = field(default_factory=set)
     """Names that the functions set by themselves: a worker has them when it needs them."""
 
@@ -36,35 +47,46 @@ class SetByData:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._use = _use_of(type(experiment))
-        self._before = dict(self._values())
+        self._before = {words: _Earlier(value) for words, _, value in self._values()}
 
-    def _values(self) -> Iterator[tuple[str, tuple[Any, int | None]]]:
-        """Yield the present value, and its length if it has one, of what methods read, by its name in words."""
+    def _values(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield what methods read: its name in words, its name, and its present value."""
         for name, reader in self._use.attributes.items():
             if name not in self._use.set_here:
-                yield f"self.{name}, which {reader}() reads", _sized(getattr(self._experiment, name, None))
+                yield f"self.{name}, which {reader}() reads", name, getattr(self._experiment, name, None)
         for (_, name), (variables, reader) in self._use.variables.items():
             if name not in self._use.set_here:
-                yield f"the global {name}, which {reader}() reads", _sized(variables.get(name))
+                yield f"the global {name}, which {reader}() reads", name, variables.get(name)
 
     def changed(self) -> str | None:
-        """Return the first of them that is another object by now, or has another length; None if none is."""
-        for name, (value, length) in self._values():
-            before, its_length = self._before[name]
-            if value is not before and not _same_number(value, before):
-                return name
-            if length != its_length:
-                return name
+        """Return the first of them that has another value by now; None if none has."""
+        for words, name, value in self._values():
+            earlier = self._before[words]
+            is_own_memo = value is earlier.value and name in self._use.filled_here
+            if not is_own_memo and not earlier.is_still(value):
+                return words
         return None
 
 
-def _sized(value: Any) -> tuple[Any, int | None]:
-    is_container = isinstance(value, Sized) and type(value).__module__ == "builtins"
-    return value, len(value) if is_container else None
+class _Earlier:
+    """A value as it was: the object itself, and a copy of a container, which may change in place."""
 
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        is_small = isinstance(value, CONTAINERS) and len(value) <= MOST_ELEMENTS
+        self.copy = copy.copy(value) if is_small else value
+        self.length = len(value) if isinstance(value, CONTAINERS) else None
 
-def _same_number(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and isinstance(one, bool | int | float | str | bytes) and one == other
+    def is_still(self, value: Any) -> bool:
+        """Return whether a value is the earlier one, or equals it."""
+        if value is self.value and self.copy is value:
+            return self.length is None or len(value) == self.length
+        if type(value) is not type(self.value) or not isinstance(value, COMPARABLE):
+            return False
+        try:
+            return bool(np.array_equal(value, self.copy) if isinstance(value, np.ndarray) else value == self.copy)
+        except Exception:  # noqa: BLE001 - elements that do not compare, as arrays in a list
+            return value is self.value and (self.length is None or len(value) == self.length)
 
 
 def _use_of(kind: type) -> _Use:
@@ -82,7 +104,7 @@ def _use_of(kind: type) -> _Use:
             continue
         seen.add(id(function))
         own = function.__code__.co_varnames[0] if is_method and function.__code__.co_argcount else None
-        for code in _codes(function.__code__):
+        for code in _codes(function.__code__, own):
             for name in _read_attributes(code, own, use):
                 found = _user_s(kind, name)
                 if isinstance(found, FunctionType) and name not in LOADERS:
@@ -111,21 +133,24 @@ def _user_s(kind: type, name: str) -> Any:
     return value.fget if isinstance(value, property) else getattr(value, "__func__", value)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a function's code and that of the functions in it."""
+def _codes(code: CodeType, own: str | None) -> Iterator[CodeType]:
+    """Yield a function's code and that of the functions in it, but for those with an argument named `own` too."""
     yield code
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+        if isinstance(constant, CodeType) and own not in constant.co_varnames[: constant.co_argcount]:
+            yield from _codes(constant, own)
 
 
 def _read_attributes(code: CodeType, own: str | None, use: _Use) -> list[str]:
     """Return the attributes that are read of the variable `own`, and note those that are set."""
     found, before = list[str](), None
+    fills = _fills(code)
     for instruction in dis.get_instructions(code):
         if own is not None and before == own:
             if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
                 found.append(instruction.argval)
+                if fills:
+                    use.filled_here.add(instruction.argval)
             elif instruction.opname == "STORE_ATTR":
                 use.set_here.add(instruction.argval)
         loaded = instruction.argval if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else None
@@ -135,10 +160,17 @@ def _read_attributes(code: CodeType, own: str | None, use: _Use) -> list[str]:
 
 def _read_variables(code: CodeType, use: _Use) -> list[str]:
     """Return the global variables that are read, and note those that are set."""
-    found = list[str]()
+    found, fills = list[str](), _fills(code)
     for instruction in dis.get_instructions(code):
         if instruction.opname == "STORE_GLOBAL":
             use.set_here.add(instruction.argval)
         elif instruction.opname == "LOAD_GLOBAL":
             found.append(instruction.argval)
+            if fills:
+                use.filled_here.add(instruction.argval)
     return found
+
+
+def _fills(code: CodeType) -> bool:
+    """Return whether a function puts something into a container, which may be one that it reads."""
+    return bool(FILLING & {*code.co_names}) or any(each.opname == "STORE_SUBSCR" for each in dis.get_instructions(code))

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
@@ -22,13 +24,13 @@ from raygpu.experiment import (
     Splits,
     num_samples,
     reads_later,
+    take,
 )
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
-from raygpu.training.distributed.loss_check import MOST
 from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts, part_sizes
 from raygpu.training.folds import Folds
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
@@ -39,6 +41,8 @@ from raygpu.workflow.validation import Prepared, PreparedTrain
 
 NUM_TRIED = 3
 """Number of trials of which a first step is tried, until one works."""
+SOME = 1024
+"""Number of validation samples of which some are taken to look at metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,9 @@ def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: 
     own = (getattr(type(code), name).__module__ for name in ("loss", "metrics"))
     if all(module.startswith("raygpu.") for module in own):
         return []
-    few = splits.first(MOST) if reads_later(splits.train_inputs) else splits
+    places = np.unique(np.linspace(0, num_samples(splits.validation_targets) - 1, SOME).astype(int))
+    some = [take(part, places) for part in (splits.validation_inputs, splits.validation_targets)]
+    few = Splits(*some, *some)
     with contextlib.suppress(Exception), contextlib.chdir(source.folder):  # the first step has told it
         values = _first_draws(prepared)[0]
         return inexact_metrics(source, code, values, few, num_samples(splits.validation_targets))
@@ -217,8 +223,8 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         except StepFailed as error:
             failed.append((values, error))
             continue
-        Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
-        _require_kept_scores(step, registers=False)
+        metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+        _require_kept_score(step, metric, registers=False)
         found = misspelt(config.space, values, step.read) or unread(values, step.read)
         near = [f"space: {line}" for line in found]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
@@ -260,8 +266,8 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
-    Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
-    _require_kept_scores(step, registers=config.registered_name is not None)
+    metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+    _require_kept_score(step, metric, registers=config.registered_name is not None)
     lines = misspelt(config.hyperparameters, config.hyperparameters, step.read)
     if lines and not config.source:  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
@@ -271,9 +277,9 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     return Problem(source, code, searched, notes, test=step.splits.for_test())
 
 
-def _require_kept_scores(step: FirstStep, *, registers: bool) -> None:
+def _require_kept_score(step: FirstStep, metric: str, *, registers: bool) -> None:
     """Raise BadInput if a loaded model would be scored on test data, or registered, that is not the trained one."""
-    if step.loses_scores and (registers or step.splits.test_inputs is not None):
+    if metric in step.lost_metrics and (registers or step.splits.test_inputs is not None):
         why = (
             "a registered model would be another one"
             if registers

@@ -169,7 +169,67 @@ class MadeWhereNeeded(Base):
         return outputs.mean() * self.parts()[0] * cached()[0]
 
 
-@pytest.mark.parametrize("kind", [Base, OnlyForItself, MadeWhereNeeded])
+MEMO: dict[str, int] = {}
+CALLS: list[str] = []
+
+
+def memo(name: str) -> int:
+    if name not in MEMO:
+        MEMO[name] = 3
+    return MEMO[name]
+
+
+def noted(function: Any) -> Any:
+    def wrapped(*arguments: Any) -> Any:
+        CALLS.append(function.__name__)
+        return function(*arguments)
+
+    return wrapped
+
+
+class Memo(Base):
+    """Workers fill it where they need it."""
+
+    def data(self) -> Splits:
+        memo("size")
+        self.words.append("one")
+        self.words.clear()
+        return splits()
+
+    @noted
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Linear(2, memo("size") - 1)
+
+
+class SetsEqual(Base):
+    classes: Any = ("a", "b")
+    names: Any = ["a", "b"]  # noqa: RUF012
+    count = np.int64(2)
+
+    def data(self) -> Splits:
+        self.names, self.classes, self.count = ["a", "b"], ("a", "b"), np.int64(2)
+        return splits()
+
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Linear(2, len(self.classes) + len(self.names) - int(self.count))
+
+
+class HasAnotherSelf(Base):
+    def data(self) -> Splits:
+        self.width = 4
+        return splits()
+
+    def model(self, hp: Any) -> nn.Module:
+        class Inner(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.width = 2
+                self.last = nn.Linear(self.width, 2)
+
+        return Inner()
+
+
+@pytest.mark.parametrize("kind", [Base, OnlyForItself, MadeWhereNeeded, Memo, SetsEqual, HasAnotherSelf])
 def test_what_workers_have_or_do_not_need(kind: type[Base]) -> None:
     experiment = kind()
     before = SetByData(experiment)

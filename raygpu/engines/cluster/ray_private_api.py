@@ -18,7 +18,7 @@ DASHBOARD = "dashboard.py"
 PRESTARTED = "--num_prestart_python_workers="
 """Flag of Ray's raylet for the number of workers that it starts before they are asked for."""
 PRESTART_S = 10.0
-STARTED_HERE = "raygpu starts Ray by itself: leave ray.init() out of the experiment"
+STARTED_HERE = "raygpu starts Ray by itself: leave ray.init() out of the experiment, and use Ray in data() alone"
 
 
 def bind_to_loopback(wanted: bool) -> None:

@@ -41,12 +41,12 @@ class RayRows:
         """Execute a `ray.data.Dataset`. Raises TypeError for another object."""
         if not hasattr(dataset, "to_numpy_refs"):
             raise TypeError(f"RayRows: a {type(dataset).__name__}; wanted: a ray.data.Dataset")
-        self.column_names: list[str] = list(dataset.columns() or [])
-        """Names of the fields of a row."""
         self._blocks = dataset.to_numpy_refs()
         count = ray.remote(num_cpus=0)(_num_rows)
         self._ends: list[int] = np.cumsum(ray.get([count.remote(block) for block in self._blocks])).tolist()
         self._begin()
+        self.column_names = list(self._block(0)) if self._blocks else []
+        """Names of the fields of a row."""
 
     def _begin(self) -> None:
         self._open: OrderedDict[int, Mapping[str, np.ndarray]] = OrderedDict()

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from raygpu.devices import disk
 from raygpu.engines.train.rank_group import failures_reported
+from raygpu.engines.train.train_private_api import with_retries
 from raygpu.records import scratch
 from raygpu.training.base import ProductionTraining
 
@@ -56,15 +58,17 @@ class CheckpointWriter:
             return
         disk.wait(self._disks, COPIES * self._num_bytes)
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=scratch.home()))
-        write = self._training.begin_save(folder)
+        steps = [self._training.begin_save(folder)]
         self._written = written = Future[None]()
         waited_s = Future[float]()
 
         def upload(local: Checkpoint, name: str) -> Checkpoint:
             """Write the checkpoint, and copy it into the run's folder, once there is space."""
+            if written.done():  # Ray tries again what has failed for good
+                written.result()
             try:
                 with failures_reported(self._mailbox):
-                    persisted = self._write(folder, write, texts, local, name)
+                    persisted = self._write(folder, steps, texts, local, name)
                 then(waited_s.result())
             except BaseException as error:
                 written.set_exception(error)
@@ -72,26 +76,29 @@ class CheckpointWriter:
             written.set_result(None)
             return persisted
 
-        ray.train.report(
-            {**metrics},
-            Checkpoint.from_directory(folder),
-            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
-            delete_local_checkpoint_after_upload=False,
-            checkpoint_upload_fn=upload,
-        )
-        waited_s.set_result(time.monotonic() - began)
+        try:
+            ray.train.report(
+                {**metrics},
+                Checkpoint.from_directory(folder),
+                checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+                delete_local_checkpoint_after_upload=False,
+                checkpoint_upload_fn=upload,
+            )
+        finally:
+            waited_s.set_result(time.monotonic() - began)
 
     def _write(
-        self, folder: Path, write: Callable[[], None], texts: Mapping[str, str], local: Checkpoint, name: str
+        self, folder: Path, steps: list[Callable[[], None]], texts: Mapping[str, str], local: Checkpoint, name: str
     ) -> Checkpoint:
+        """Write the files and copy them. steps: what writes the state, which is dropped with its memory once done."""
         try:
-            disk.patiently(self._disks, write)
+            disk.patiently(self._disks, steps[0])
+            steps.clear()
             for file, text in texts.items():
                 (folder / file).write_text(text)
             self._num_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-            kept: Checkpoint = disk.patiently(
-                self._disks, lambda: self._storage.persist_current_checkpoint(local, name)
-            )
+            persist = partial(self._storage.persist_current_checkpoint, local, name)
+            kept: Checkpoint = disk.patiently(self._disks, lambda: with_retries(persist, "upload checkpoint"))
             return kept
         finally:
             shutil.rmtree(folder, ignore_errors=True)

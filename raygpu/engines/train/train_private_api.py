@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import ray
+from ray._common.retry import call_with_retry
 from ray._raylet import RAY_NODE_ID_KEY  # type: ignore[attr-defined]
 from ray.train.v2._internal import constants
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.constants import AWS_RETRYABLE_TOKENS
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import worker_group
+
+R = TypeVar("R")
+
+
+def with_retries(call: Callable[[], R], description: str) -> R:
+    """Call, and again twice after an error of object storage that passes, as Ray Train does with uploads."""
+    return call_with_retry(call, description, AWS_RETRYABLE_TOKENS, 3)
 
 
 class LocalPolicy(FixedScalingPolicy):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,10 @@ def _train(task: WorkerTask, mailbox: Any, splits: Splits | None) -> None:
         if keeper.restored is None or not keeper.restored.ended:
             _train_to_the_end(group, keeper, requests)
             keeper.writer.wait()
+    except Exception:
+        with suppress(Exception):  # what is written is not lost with this process
+            keeper.writer.wait()
+        raise
     finally:
         activity.note(None)
         training.close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,24 +17,28 @@ import torch
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Settings
+from raygpu.training.base import Settings, build_model
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.own_copy import own_copy
-from raygpu.training.torch.models import initial_model
-from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.python_state import plain_state
+from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
 
 MOST_PARAMETERS = 10_000_000
 """Number of parameters above which the check would take too long."""
+MOST_S = 3.0
+"""Seconds of an epoch of a few samples above which the same holds."""
 SMALL_BATCH = 3
 """Number of samples of a step: with 8 samples, an epoch has three steps."""
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 """Largest difference of two numbers that count as equal."""
 KEPT = "what a model changes is kept in persistent buffers, and what an optimizer changes by its state_dict()"
+SIZES = "size mismatch"
+"""Words of torch's fault for a tensor that has grown."""
 
 
-class _TrainingFailed(Exception):
-    """The training cannot take such small batches."""
+class _NotChecked(Exception):
+    """The training cannot be made again, or does not take such small batches."""
 
 
 class NotLoadable(ValueError):
@@ -44,6 +49,8 @@ class NotLoadable(ValueError):
 class CheckpointCheck:
     """Differences that a checkpoint makes, each as a line; None where there is none."""
 
+    lost_metrics: frozenset[str] = frozenset()
+    """Names of the metrics of a loaded model that differ."""
     scores: str | None = None
     """Line on scores of a loaded model that differ: on test data, in MLflow and by `load_model` it is another one."""
     going_on: str | None = None
@@ -56,7 +63,7 @@ def check_checkpoint(experiment: Experiment, splits: Splits, hp: Mapping[str, An
     Nothing is checked of a large model. Raises NotLoadable if the checkpoint cannot be loaded.
     """
     for values in ({**hp, "batch_size": SMALL_BATCH}, hp):  # the first one takes more steps
-        with contextlib.suppress(_TrainingFailed):
+        with contextlib.suppress(_NotChecked):
             return _check(experiment, splits, values)
     return CheckpointCheck()
 
@@ -65,13 +72,19 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
     def begun() -> TorchSolo:
         """Return a training that has not begun, of a copy of the experiment."""
         settings = Settings(2, torch.get_num_threads(), "float32", Path())
-        return TorchSolo(own_copy(experiment), splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
+        try:
+            return TorchSolo(own_copy(experiment), splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
+        except Exception as error:  # it returns a model's parameters once
+            raise _NotChecked from error
 
     with random_state_kept():
         whole = begun()
         if sum(parameter.numel() for parameter in whole.model.parameters()) > MOST_PARAMETERS:
             return CheckpointCheck()
+        began = time.perf_counter()
         first = _epoch(whole)
+        if time.perf_counter() - began > MOST_S:
+            return CheckpointCheck()
         with tempfile.TemporaryDirectory(prefix="raygpu-") as folder:
             scored, resumed = begun(), begun()
             try:
@@ -80,17 +93,20 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
                 resumed.load(Path(folder))
             except Exception as error:
                 raise NotLoadable(f"a checkpoint after a first step cannot be loaded: {_reason(error)}") from error
-        loaded = {f"validation/{name}": value for name, value in scored.evaluate().items()}
-        in_training = {name: value for name, value in first.items() if name in loaded}
+        in_training, loaded = _scores(whole), _scores(scored)
         second, again = _epoch(whole), _epoch(resumed)
-        differ = (_difference(in_training, loaded), _difference(second, again))
-        if differ != (None, None) and not _is_repeatable(begun, first, second):
+        scores, going_on = _differences(in_training, loaded), _differences(second, again)
+        if (scores or going_on) and not _is_repeatable(begun, first, second):
             return CheckpointCheck()
     named = next((note.partition(" changes while")[0] for note in resumed.notes), None)
+    named = None if named in whole.model.state_dict() else named  # changed by what a Python attribute decides
     what = f"{named} changes" if named else "something changes"
-    scores = f"{what} while it trains, and a checkpoint does not hold it: a loaded model has {differ[0]}; {KEPT}"
-    going_on = f"{what} while it trains, and a checkpoint does not hold it: a training that goes on has {differ[1]}"
-    return CheckpointCheck(scores if differ[0] else None, f"{going_on}; {KEPT}" if differ[1] else None)
+    lost = f"{what} while it trains, and a checkpoint does not hold it"
+    return CheckpointCheck(
+        frozenset(scores),
+        f"{lost}: a loaded model has {next(iter(scores.values()))}; {KEPT}" if scores else None,
+        f"{lost}: a training that goes on has {next(iter(going_on.values()))}; {KEPT}" if going_on else None,
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -98,42 +114,61 @@ def _reason(error: Exception) -> str:
     part that names it."""
     _, found, text = str(error).partition("WeightsUnpickler error:")
     if not found:
-        return one_line(error)
+        grown = "; a buffer keeps the size that it has in model(hp)" if SIZES in str(error) else ""
+        return f"{one_line(error)}{grown}"
     what = text.strip().partition("\n")[0].partition(". Please")[0]
     return f"{what} (a state_dict() may have numbers, strings, lists, dicts, arrays and tensors)"
 
 
 def drawn_attribute(experiment: Experiment, hp: Mapping[str, Any]) -> str | None:
-    """Return the path of a plain attribute of the model that differs between two seeds, as a fixed permutation that
-    `model(hp)` draws; None without one."""
+    """Return the path of a plain attribute, or of a buffer with `persistent=False`, that differs between two seeds.
+
+    None without one. An example is a fixed permutation that `model(hp)` draws.
+    """
     with random_state_kept():
-        states = []
-        for seed in (0, 1):
-            code = own_copy(experiment)
-            states.append(plain_state(initial_model(code, Hyperparameters(hp), seed), code))
-    return changed_attribute(*states)
+        first, second, other = (_not_saved(own_copy(experiment), Hyperparameters(hp), seed) for seed in (0, 0, 1))
+    repeated = {path: text for path, text in first.items() if second.get(path) == text}  # not counters nor times
+    return next((path for path, text in repeated.items() if other.get(path) != text), None)
+
+
+def _not_saved(experiment: Experiment, hp: Hyperparameters, seed: int) -> dict[str, str]:
+    """Return texts of what a new model has outside its state dict, by path."""
+    seed_all(seed)
+    model = build_model(experiment, hp)
+    saved = model.state_dict()
+    buffers = {name: repr(buffer.tolist()) for name, buffer in model.named_buffers() if name not in saved}
+    return plain_state(model, experiment) | buffers
 
 
 def _epoch(training: TorchSolo) -> dict[str, float]:
     try:
         result = training.run_epoch()
     except Exception as error:
-        raise _TrainingFailed from error
+        raise _NotChecked from error
     assert isinstance(result, EpochResult), "the check trains no more epochs than there are"
     return dict(result.metrics)
+
+
+def _scores(training: TorchSolo) -> dict[str, float]:
+    seed_all(0)  # a loss may draw
+    try:
+        return {f"validation/{name}": value for name, value in training.evaluate().items()}
+    except Exception as error:
+        raise _NotChecked from error
 
 
 def _is_repeatable(begun: Callable[[], TorchSolo], first: Mapping[str, float], second: Mapping[str, float]) -> bool:
     """Return whether the training gives the same numbers again without a checkpoint."""
     training = begun()
-    return _difference(first, _epoch(training)) is None and _difference(second, _epoch(training)) is None
+    return not _differences(first, _epoch(training)) and not _differences(second, _epoch(training))
 
 
-def _difference(wanted: Mapping[str, float], found: Mapping[str, float]) -> str | None:
-    """Return the first metric that differs in words; None if all are equal."""
+def _differences(wanted: Mapping[str, float], found: Mapping[str, float]) -> dict[str, str]:
+    """Return the metrics that differ, each in words."""
+    differ = {}
     for name, value in wanted.items():
         other = found.get(name, math.nan)
         both_nan = math.isnan(value) and math.isnan(other)
         if not both_nan and not math.isclose(value, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
-            return f"{name} {other:.6g} in place of {value:.6g} after a first step"
-    return None
+            differ[name] = f"{name} {other:.6g} in place of {value:.6g} after a first step"
+    return differ

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 
 def host_copy(state: Any) -> Any:
     """Copy the tensors and other values of nested dicts, lists and tuples to the host.
 
-    Tensors that share memory share it in the copy too, and keep their strides, as in a file of `torch.save`.
+    Tensors that share memory share it in the copy too, and keep their strides, as in a file of `torch.save`. A state
+    dict keeps the versions of its modules.
     """
-    storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
+    return _Copier().copied(state)
 
-    def copied(value: Any) -> Any:
+
+class _Copier:
+    def __init__(self) -> None:
+        self._storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
+        """Copies of memory blocks, by device and address."""
+
+    def copied(self, value: Any) -> Any:
         """Return a copy of one value."""
-        if not isinstance(value, torch.Tensor):
-            return copy.deepcopy(value)
-        value = value.detach()
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value.detach())
+        if type(value) in (dict, OrderedDict):
+            found = type(value)((key, self.copied(each)) for key, each in value.items())
+            if hasattr(value, "_metadata"):
+                found._metadata = copy.deepcopy(value._metadata)
+            return found
+        if type(value) in (list, tuple):
+            return type(value)(self.copied(each) for each in value)
+        return copy.deepcopy(value)
+
+    def _tensor(self, value: torch.Tensor) -> torch.Tensor:
         if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_conj() or value.is_neg():
             return value.to("cpu", copy=True)
         storage = value.untyped_storage()
         key = storage.device, storage.data_ptr()
-        if key not in storages:
-            storages[key] = storage.clone() if storage.device.type == "cpu" else storage.cpu()
+        if key not in self._storages:
+            self._storages[key] = storage.clone() if storage.device.type == "cpu" else storage.cpu()
         found = torch.empty(0, dtype=value.dtype)
-        return found.set_(storages[key], value.storage_offset(), value.shape, value.stride())
-
-    return tree_map(copied, state)
+        return found.set_(self._storages[key], value.storage_offset(), value.shape, value.stride())

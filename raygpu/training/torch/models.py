@@ -48,7 +48,7 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and hasattr(parameter, GIVEN):
             raise ValueError(
-                f"model(hp) returned the parameter {name} again, which another trial trains: make new ones"
+                f"model(hp) returned the parameter {name} again, which an earlier model has: make new ones"
             )
         setattr(parameter, GIVEN, True)
     return model
@@ -73,7 +73,8 @@ def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path) -> nn.
     What `model(hp)` draws and no checkpoint holds, as a fixed permutation, is that of the trial's seed.
     """
     with random_state_kept():
-        model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed)
+        seed_all(trial.seed)
+        model: nn.Module = build_model(experiment, Hyperparameters(trial.hyperparameters))
     model.load_state_dict(load_checkpoint(checkpoint)["model"])
     return model.eval()
 

@@ -191,7 +191,7 @@ class MovingAverageOfNumbers(Vectors):
 class SharedModule(Vectors):
     """A module that was made with the experiment, and is part of every trial's model: it is trained on and on."""
 
-    again = r"returned the parameter 2\.weight again, which another trial trains"
+    again = r"returned the parameter 2\.weight again, which an earlier model has"
     fused = again
 
     def __init__(self) -> None:

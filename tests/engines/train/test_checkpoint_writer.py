@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ray
 import ray.train
+from ray._common import retry
 
 from raygpu.engines.train.checkpoint_writer import CheckpointWriter
 from raygpu.engines.train.worker_reports import Failed
@@ -43,6 +44,7 @@ class TrainInThreads:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.kept: list[dict[str, str]] = []
+        self.faults: list[str] = []
         self.threads = ThreadPoolExecutor(1)
 
     def report(self, metrics: dict[str, Any], checkpoint: Any = None, **options: Any) -> None:
@@ -50,6 +52,8 @@ class TrainInThreads:
             self.threads.submit(options["checkpoint_upload_fn"], checkpoint, f"checkpoint_{metrics['epoch']}")
 
     def persist_current_checkpoint(self, checkpoint: Any, name: str) -> Any:
+        if self.faults:
+            raise OSError(self.faults.pop(0))
         self.kept.append({file.name: file.read_text() for file in Path(checkpoint.path).iterdir()})
         return checkpoint
 
@@ -105,6 +109,20 @@ def test_a_state_that_cannot_be_written_ends_the_training(in_threads: TrainInThr
     assert isinstance(failed, Failed)
     assert "this state cannot be written" in failed.error
     assert in_threads.kept == left() == []
+
+
+def test_an_error_of_the_storage_that_passes_is_tried_again(
+    in_threads: TrainInThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(in_threads, "faults", ["AWS Error SLOW_DOWN", "AWS Error NETWORK_CONNECTION"])
+    training, waited = Counting(), list[float]()
+    training.may_write.set()
+    writer = CheckpointWriter(training, 0, None)  # type: ignore[arg-type]
+    writer.begin({"epoch": 1}, {}, waited.append)
+    writer.wait()
+    assert in_threads.kept == [{"step": "0"}]
+    assert len(waited) == 1
 
 
 def test_the_other_ranks_write_nothing(in_threads: TrainInThreads) -> None:

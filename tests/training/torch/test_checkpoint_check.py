@@ -47,6 +47,74 @@ class Forgets(Base):
         return Centred(kept=False)
 
 
+class Noisy(nn.Linear):
+    """Draws in evaluation too, as a variational autoencoder does."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs = super().forward(inputs)
+        return outputs + torch.randn_like(outputs)
+
+
+class DrawsInEvaluation(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Noisy(4, 2)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs, targets) * (1 + torch.rand(()))
+
+
+class Counts(nn.Linear):
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        Counts.made += 1
+        self.number = Counts.made
+
+
+class CountsModels(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Counts()
+
+
+class OneModel(Base):
+    """Gives its model once."""
+
+    def __init__(self) -> None:
+        self.net = nn.Linear(4, 2)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return self.net
+
+
+class Annealed(Base):
+    """A loss that changes by a number outside the model, which no metric has."""
+
+    weight = 1.0
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        if outputs.requires_grad:
+            self.weight *= 0.9
+        return self.weight * super().loss(outputs, targets)
+
+
+class Grows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.register_buffer("bank", torch.zeros(0, 4))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.bank = torch.cat([self.bank, inputs.detach()])
+        return self.last(inputs)
+
+
+class Bank(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Grows()
+
+
 class Remembers(Base):
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         return Centred(kept=True)
@@ -130,12 +198,19 @@ class Shuffles(Base):
         return Permuted()
 
 
+class ShufflesByBuffer(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        found = nn.Sequential(nn.Linear(4, 2))
+        found[0].register_buffer("order", torch.randperm(4), persistent=False)
+        return found
+
+
 def checked(kind: type[Base], **more: Any) -> CheckpointCheck:
     experiment = kind()
     return check_checkpoint(experiment, experiment.data(), HP | more)
 
 
-@pytest.mark.parametrize("kind", [Base, Remembers, NumbersOfNumPy, Unrepeatable, Shuffles])
+@pytest.mark.parametrize("kind", [Base, Remembers, NumbersOfNumPy, Unrepeatable, Shuffles, DrawsInEvaluation, OneModel])
 def test_nothing_is_said_of_what_a_checkpoint_holds(kind: type[Base]) -> None:
     assert checked(kind, **({} if kind is NumbersOfNumPy else {"ema_decay": 0.9})) == CheckpointCheck()
 
@@ -157,6 +232,18 @@ def test_state_of_the_optimizer_and_of_the_experiment_is_missed_where_a_training
     assert "changes while it trains, and a checkpoint does not hold it: a training that goes on has" in found.going_on
 
 
+def test_the_metrics_that_differ_are_known() -> None:
+    assert checked(Annealed).lost_metrics == {"validation/loss"}
+    assert "validation/loss" in checked(Forgets).lost_metrics
+
+
+def test_a_buffer_that_grows_cannot_be_loaded() -> None:
+    with pytest.raises(
+        NotLoadable, match=r"size mismatch for bank.*a buffer keeps the size that it has in model\(hp\)"
+    ):
+        checked(Bank)
+
+
 def test_a_state_that_cannot_be_read_again_is_named() -> None:
     line = r"cannot be loaded: Unsupported global: GLOBAL collections\.deque .* \(a state_dict\(\) may have numbers"
     with pytest.raises(NotLoadable, match=line):
@@ -165,7 +252,10 @@ def test_a_state_that_cannot_be_read_again_is_named() -> None:
 
 def test_what_a_model_draws_by_its_seed_is_drawn_again_where_it_is_loaded(tmp_path: Any) -> None:
     assert drawn_attribute(Base(), HP) is None
+    assert drawn_attribute(CountsModels(), HP) is None
+    assert drawn_attribute(OneModel(), HP) is None
     assert drawn_attribute(Shuffles(), HP) == "Permuted.order"
+    assert drawn_attribute(ShufflesByBuffer(), HP) == "0.order"
     experiment, trial = Shuffles(), Trial("t0003", 17, HP)
     training = TorchSolo(experiment, experiment.data(), trial, Settings(1, 1, "float32", tmp_path))
     training.run_epoch()

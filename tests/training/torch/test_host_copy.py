@@ -26,6 +26,13 @@ def test_a_copy_does_not_follow_the_training() -> None:
     assert not torch.equal(copy["model"]["weight"], model.weight)
 
 
+def test_the_versions_of_modules_are_kept() -> None:
+    state = nn.Sequential(nn.BatchNorm1d(2)).state_dict()
+    copy = host_copy({"model": state})["model"]
+    assert copy._metadata == state._metadata
+    assert copy._metadata["0"] == {"version": 2}
+
+
 def test_shared_memory_and_strides_are_kept(tmp_path: Path) -> None:
     weight = torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last)
     whole = torch.arange(10.0)

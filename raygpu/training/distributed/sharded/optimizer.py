@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from raygpu.training.distributed.sharded.lockstep import WITHOUT
 from raygpu.training.distributed.sharded.shards import Shards
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer
 
@@ -126,7 +127,9 @@ class ShardedOwnOptimizer(OwnOptimizer):
                     for name, value in values.items()}
             for place, values in own["state"].items()
         }  # fmt: skip
-        return state | {"optimizer": own | {"state": whole}}
+        rest = host_copy({**state, "optimizer": {name: value for name, value in own.items() if name != "state"}})
+        rest["optimizer"]["state"] = whole
+        return rest
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take this rank's parts of a state of whole parameters."""
