@@ -88,7 +88,7 @@ SLOW_SECONDS = {
     "tests/docs/test_readme.py": 100,
     "tests/engines/train/test_production.py": 90,
     "tests/engines/tune/test_packing_on_a_cluster.py": 80,
-    "tests/test_data_sets.py": 70,
+    "tests/test_data_sets.py": 105,
     "tests/deploy/test_listeners.py": 60,
     "tests/engines/tune/test_space_pause.py": 60,
 }

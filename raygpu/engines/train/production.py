@@ -206,9 +206,13 @@ class ProductionRun:
             checkpoint = fitting.result().checkpoint
             last = setup.folder.beside(checkpoint.path) if checkpoint else None
             self.ended = TrainingOutcome(last, _best(setup.folder / BEST), interrupted)
-        elif not disk.is_full(error) or self._stops_by_space >= MOST_STOPS:
+        elif not self._is_by_space(error) or self._stops_by_space >= MOST_STOPS:
             line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
             raise TrainingFailed(line, str(error))
+
+    def _is_by_space(self, error: BaseException) -> bool:
+        """Return whether a full disk has stopped the training: Ray may tell of the workers that ended with its own."""
+        return disk.is_full(error) or disk.full(ray_files.disks(self._path)) is not None
 
     def _reports(self, failed: list[Failed]) -> list[WorkerReport | Notice]:
         """Take the workers' reports, and add those of failures to `failed`."""
