@@ -245,7 +245,7 @@ def measuring_ray(
     `gpus` are taken by their UUIDs and not by Ray. A Ray that the experiment's data() has started is ended first.
     Raises BadInput if samples lie in it.
     """
-    if "ray" in sys.modules:
+    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():  # not an earlier command's rows
         from raygpu.engines.cluster.ray_rows import rows_in_use
 
         if rows_in_use():

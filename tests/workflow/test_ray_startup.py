@@ -99,3 +99,7 @@ def test_samples_in_a_ray_of_data_are_not_lost_without_a_word(monkeypatch: pytes
     line = r"data\(\) has its samples in Ray \(raygpu.RayRows\), and pack measures in a Ray of its own"
     with pytest.raises(BadInput, match=line), ray_startup.measuring_ray(config, (), print):
         pass
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # rows of an earlier command, whose Ray has ended
+    monkeypatch.setattr(ray_startup, "service_use", lambda *_, **__: pytest.fail("reached"))
+    with pytest.raises(pytest.fail.Exception, match="reached"), ray_startup.measuring_ray(config, (), print):
+        pass
