@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from ray.train.v2._internal import constants
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import AWS_RETRYABLE_TOKENS
+from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import worker_group
@@ -22,6 +24,32 @@ R = TypeVar("R")
 def with_retries(call: Callable[[], R], description: str) -> R:
     """Call, and again twice after an error of object storage that passes, as Ray Train does with uploads."""
     return call_with_retry(call, description, AWS_RETRYABLE_TOKENS, 3)
+
+
+class DaemonThreads:
+    """Threads that do not keep their process alive, behind what Ray Train uses of a `ThreadPoolExecutor`."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call the function in a thread of its own."""
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(threading.Thread(target=call, args=arguments, name="checkpoint", daemon=True))
+        self._threads[-1].start()
+
+    def shutdown(self) -> None:
+        """Wait for the threads."""
+        for each in self._threads:
+            each.join()
+
+
+def upload_in_daemon_threads() -> None:
+    """Have Ray Train upload this worker's checkpoints in threads that end with the process.
+
+    One of its own pool waits for the controller, and keeps a worker alive for ever whose controller has ended.
+    """
+    get_train_context().checkpoint_upload_threadpool = DaemonThreads()
 
 
 class LocalPolicy(FixedScalingPolicy):

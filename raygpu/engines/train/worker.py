@@ -18,6 +18,7 @@ import ray.train
 
 from raygpu.engines.train.checkpoint_writer import CheckpointWriter
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
+from raygpu.engines.train.train_private_api import upload_in_daemon_threads
 from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
 from raygpu.records import activity
@@ -58,6 +59,7 @@ def train(config: dict[str, Any]) -> None:
     config: "task", a WorkerTask; "mailbox", a Mailbox's handle; "splits", a reference to the data. An error of the
     user's code is reported to the mailbox before it is raised; the next try of Ray Train then returns at once.
     """
+    upload_in_daemon_threads()
     mailbox = config["mailbox"]
     if ray.get(mailbox.failed.remote()):
         return  # Ray Train tries again after any error; one of the user's code would come again

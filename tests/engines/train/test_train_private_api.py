@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
+from dataclasses import fields
 
 import pytest
 from ray.train import ScalingConfig
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.context import TrainContext
 from ray.train.v2._internal.execution.controller import placement_group_cleaner
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy, ScalingPolicy
 from ray.train.v2._internal.execution.worker_group import worker_group
@@ -69,3 +73,14 @@ def test_a_training_is_ended_by_its_controller() -> None:
         "return ray.get(controller.get_result.remote())",
     ):
         assert line in theirs
+
+
+def test_a_thread_that_waits_does_not_keep_its_process_alive() -> None:
+    code = (
+        "import threading\nfrom raygpu.engines.train.train_private_api import DaemonThreads\n"
+        "threads = DaemonThreads()\nthreads.submit(threading.Event().wait)\n"
+        "other = DaemonThreads()\nother.submit(print, 'written')\nother.shutdown()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "written\n")
+    assert "checkpoint_upload_threadpool" in {each.name for each in fields(TrainContext)}
