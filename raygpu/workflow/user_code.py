@@ -11,8 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
@@ -22,9 +20,7 @@ from raygpu.experiment import (
     Experiment,
     MissingHyperparameter,
     Splits,
-    num_samples,
     reads_later,
-    take,
 )
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
@@ -41,8 +37,6 @@ from raygpu.workflow.validation import Prepared, PreparedTrain
 
 NUM_TRIED = 3
 """Number of trials of which a first step is tried, until one works."""
-SOME = 1024
-"""Number of validation samples of which some are taken to look at metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +131,8 @@ def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: 
     own = (getattr(type(code), name).__module__ for name in ("loss", "metrics"))
     if all(module.startswith("raygpu.") for module in own):
         return []
-    places = np.unique(np.linspace(0, num_samples(splits.validation_targets) - 1, SOME).astype(int))
-    some = [take(part, places) for part in (splits.validation_inputs, splits.validation_targets)]
-    few = Splits(*some, *some)
     with contextlib.suppress(Exception), contextlib.chdir(source.folder):  # the first step has told it
-        values = _first_draws(prepared)[0]
-        return inexact_metrics(source, code, values, few, num_samples(splits.validation_targets))
+        return inexact_metrics(source, code, _first_draws(prepared)[0], splits)
     return []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Splits, num_samples, reads_later
+from raygpu.experiment import Splits, reads_later
 from raygpu.planning.batch_shares import split_batch
 from raygpu.training.distributed.loss_check import MOST, differences
 from raygpu.training.distributed.micro_batch_check import (
@@ -126,7 +126,7 @@ def _checked(
     parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, loss_evaluator(source)
     if source.kind == "torch" and overrides(code, "optimizer"):
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
-    samples_per_epoch, num_validation = splits.samples_per_epoch, num_samples(splits.validation_targets)
+    samples_per_epoch = splits.samples_per_epoch
     whole, splits = splits, splits.first(MOST) if reads_later(splits.train_inputs) else splits
     if devices > 1 or parallel.accumulate > 1:
         if source.kind == "torch" and yields_losses(code):
@@ -146,7 +146,7 @@ def _checked(
         else:
             most = max(parallel.global_batch, LOOKED_AT)
             lines += [loss_line(found, source) for found in differences(look, inputs, targets, most)]
-    lines += inexact_metrics(source, code, config.hyperparameters, splits, num_validation)
+    lines += inexact_metrics(source, code, config.hyperparameters, whole)
     return BatchPlan(parallel, tuple(lines), lr_line)
 
 

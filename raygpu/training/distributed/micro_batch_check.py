@@ -9,9 +9,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Experiment, Splits, reads_later
+from raygpu.experiment import Experiment, Splits, num_samples, reads_later, take
 from raygpu.training.distributed.loss_check import MOST, Difference, differences
 from raygpu.training.hyperparameters import OptimizerSettings
 
@@ -60,15 +62,14 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
         raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
 
 
-def inexact_metrics(
-    source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits, num_validation: int
-) -> list[str]:
+def inexact_metrics(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
     """Return a line for the loss, and for each metric, that is no mean over validation samples, which an evaluation
-    takes in several batches. splits: some of the samples. Raises any exception of the experiment."""
-    look_at = loss_evaluator(source)
+    takes in several batches. Some samples are looked at. Raises any exception of the experiment."""
+    look_at, num_validation = loss_evaluator(source), num_samples(splits.validation_targets)
     if num_validation <= look_at.batch:
         return []
-    inputs, targets = splits.validation_inputs, splits.validation_targets
+    rows = np.linspace(0, num_validation - 1, MOST).astype(int)
+    inputs, targets = take(splits.validation_inputs, rows), take(splits.validation_targets, rows)
     look = look_at(code, hp, inputs, targets, with_metrics=True)
     return [
         f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {look_at.batch:,},"
