@@ -129,10 +129,10 @@ def _checked(
     samples_per_epoch = splits.samples_per_epoch
     whole, splits = splits, splits.first(MOST) if reads_later(splits.train_inputs) else splits
     if devices > 1 or parallel.accumulate > 1:
-        if source.kind == "torch" and yields_losses(code):
+        if parallel.accumulate > 1 and source.kind == "torch" and yields_losses(code):
             raise BadInput(
-                f"experiment: {source.name}: several optimizers take turns with whole batches on one device:"
-                " --workers 1 --accumulate 1"
+                f"accumulate: read {parallel.accumulate}; {source.name} has several optimizers, which take turns with"
+                " whole batches: leave it out"
             )
         inputs, targets = splits.train_inputs, splits.train_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)

@@ -22,7 +22,7 @@ class SinceExchange:
 
 
 class Stopwatch:
-    """The seconds of a device's own work in each step, from the end of one synchronisation to the start of the next.
+    """The seconds of a device's own work in each step, which is a lap; it stands still during a synchronisation.
 
     On a GPU by events in its stream, read once the device has reached them.
     """
@@ -30,8 +30,9 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._began: Any = None
-        self._ended: Any = None
-        self._laps: list[tuple[Any, Any]] = []
+        self._pieces: list[tuple[Any, Any]] = []
+        """Beginning and end of each piece of work in this lap."""
+        self._laps: list[list[tuple[Any, Any]]] = []
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -42,21 +43,27 @@ class Stopwatch:
 
     def restart(self) -> None:
         """Begin a lap; the device is idle."""
-        self._began = self._now()
+        self._pieces = []
+        self.go_on()
 
-    def mark(self) -> None:
-        """Mark the end of the device's own work."""
-        self._ended = self._now()
+    def pause(self) -> None:
+        """Mark the end of the device's own work: from here on it waits for the others."""
+        self._pieces.append((self._began, self._now()))
+
+    def go_on(self) -> None:
+        """Mark that the other devices have finished, too."""
+        self._began = self._now()
 
     def lap(self, *, whole: bool) -> None:
-        """End a lap: the other devices have finished, too. whole: whether it was a whole batch, and counts."""
+        """End a lap, after `pause`. whole: whether it was a whole batch, and counts."""
         if whole:
-            self._laps.append((self._began, self._ended))
-        self._began = self._now()
+            self._laps.append(self._pieces)
+        self.restart()
 
     def seconds(self) -> list[float]:
         """Return the seconds of each lap since the last call; on a GPU, wait for it first."""
         laps, self._laps = self._laps, []
-        if self._cuda:
-            return [began.elapsed_time(ended) / 1000 for began, ended in laps]
-        return [ended - began for began, ended in laps]
+        return [sum(self._seconds(*piece) for piece in lap) for lap in laps]
+
+    def _seconds(self, began: Any, ended: Any) -> float:
+        return began.elapsed_time(ended) / 1000 if self._cuda else ended - began

@@ -18,7 +18,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Splits,
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.distributed.loss_check import DOUBLE, HALF, SINGLE, Value
 from raygpu.training.torch.data import Tensors, TrainingData, cast, rows, tensors
-from raygpu.training.torch.experiment import forward, overrides, training_loss
+from raygpu.training.torch.experiment import forward, overrides, summed_loss
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
 from raygpu.training.torch.read_data import training_data
@@ -201,7 +201,7 @@ class TorchLossEvaluator:
         inputs, targets = rows(self._inputs, some), rows(self._targets, some)
         if overrides(experiment, "training_step"):
             with torch.enable_grad():  # which it may use itself
-                return training_loss(experiment, model, inputs, targets, Hyperparameters.of(self._hp))
+                return summed_loss(experiment, model, inputs, targets, Hyperparameters.of(self._hp))
         return experiment.loss(forward(model, inputs), targets)
 
     def _run(self, model: nn.Module, some: torch.Tensor) -> Any:

@@ -30,6 +30,7 @@ from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
+from raygpu.training.distributed.ranks_turns import THAWED, RanksTurnGradient
 from raygpu.training.distributed.stopwatch import SinceExchange, Stopwatch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
@@ -38,17 +39,13 @@ from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm, load_checkpoint
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
-from raygpu.training.torch.reduction import EpochLosses, clip_gradients, turn_metrics
+from raygpu.training.torch.reduction import EpochLosses, added_turns, clip_gradients, turn_metrics
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
 
 MARGIN = 0.9
 """Share of the free memory that a rank's samples of a batch may fill."""
-THAWED = (
-    "a parameter was frozen when the training began, and now requires a gradient: several devices do not sum it; train"
-    " on one"
-)
 A_DAY = timedelta(days=1)
 """Timeout of a rank that waits for another to evaluate or save: one that dies ends the wait at once."""
 
@@ -90,7 +87,7 @@ class TorchParallel(ParallelTraining):
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
-        self._gradient = self._step_gradient()
+        self._gradient: RanksGradient | RanksTurnGradient = self._step_gradient()
         if parallel.accumulate > 1 and has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
         if parallel.compile:
@@ -101,8 +98,6 @@ class TorchParallel(ParallelTraining):
         self._split: list[list[LocalBatch]] = []
         """The split of the epoch's first and last batch as `_batches` have it; empty to have them made anew."""
         self._begin_losses()
-        if isinstance(solo.optimizer, SeveralOptimizers) and (ranks.world > 1 or parallel.accumulate > 1):
-            raise ValueError("several optimizers take turns with whole batches on one device")
         self._moving = BufferBroadcast(solo.model, ranks) if ranks.world > 1 else None
         self._since = SinceExchange()
 
@@ -120,8 +115,13 @@ class TorchParallel(ParallelTraining):
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
 
-    def _step_gradient(self) -> RanksGradient:
-        return RanksGradient(self.solo.optimizer.parameters, self.ranks, self.solo.device)
+    def _step_gradient(self) -> RanksGradient | RanksTurnGradient:
+        solo = self.solo
+        if not isinstance(solo.optimizer, SeveralOptimizers):
+            return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device)
+        if self.parallel.accumulate > 1:
+            raise ValueError("accumulate: several optimizers take turns with whole batches; leave it out")
+        return RanksTurnGradient(solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen)
 
     # An epoch
 
@@ -146,7 +146,7 @@ class TorchParallel(ParallelTraining):
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
         self._earlier_turns: dict[str, tuple[float, float]] = {}
-        """The same of each of several optimizers."""
+        """The same of each of several optimizers, on rank 0 of all ranks."""
 
     def _set_order(self) -> None:
         solo = self.solo
@@ -180,18 +180,19 @@ class TorchParallel(ParallelTraining):
         local_batches = self.coordinator.local_batches(start, end)
         local_batch = local_batches[self.ranks.rank]
         own, sizes = local_batch.samples, local_batch.sizes
-        if isinstance(solo.optimizer, SeveralOptimizers):
-            return self._take_turns(own, whole=end - start == self.parallel.global_batch)
-        square = torch.zeros((), device=solo.device) if self.coordinator.measures_noise else None
         if self._moving is not None:
             self._moving.begin_step()
+        if isinstance(gradient, RanksTurnGradient):
+            gradient.begin(own, self._share(own, end - start))
+            return self._take_turns(gradient, own, whole=end - start == self.parallel.global_batch)
+        square = torch.zeros((), device=solo.device) if self.coordinator.measures_noise else None
         gradient.begin(own, self._share(own, end - start), square)
         for number, size in enumerate(sizes):
             with gradient.set_aside():
                 loss = self._loss()
             self._losses.add(loss, size)
             gradient.add(solo.loss_scale.scaled_part(loss), size, last=number == len(sizes) - 1)
-        self._stopwatch.mark()
+        self._stopwatch.pause()
         gradient.end()
         if self._moving is not None:
             self._moving.end_step()
@@ -212,10 +213,12 @@ class TorchParallel(ParallelTraining):
         self._since.part = max(self._since.part, *sizes)
         return None
 
-    def _take_turns(self, own: int, *, whole: bool) -> None:
-        """Take the steps of several optimizers on the next batch, of `own` samples."""
-        self._losses.add(self.solo.take_turns(*next(self._batches)), own)
-        self._stopwatch.mark()
+    def _take_turns(self, gradient: RanksTurnGradient, own: int, *, whole: bool) -> None:
+        """Take the steps of several optimizers on the next batch, of which this rank has `own` samples."""
+        self._losses.add(self.solo.take_turns(*next(self._batches), gradient), own)
+        self._stopwatch.pause()
+        if self._moving is not None:
+            self._moving.end_step()
         self._stopwatch.lap(whole=whole)
         self._since.samples += own
         self._since.part = max(self._since.part, own)
@@ -275,11 +278,13 @@ class TorchParallel(ParallelTraining):
         return self._earlier[0] + total.item(), self._earlier[1] + weight.item()
 
     def _turn_losses(self) -> dict[str, tuple[float, float]]:
-        """Return numerator and denominator of the epoch's loss so far, of each of several optimizers."""
-        found = self._losses.by_name()
-        for name, (total, weight) in self._earlier_turns.items():
-            now = found.get(name, (0.0, 0.0))
-            found[name] = total + now[0], weight + now[1]
+        """Return numerator and denominator of the epoch's loss so far, of each of several optimizers, over all ranks.
+        All ranks call it."""
+        if not isinstance(self.solo.optimizer, SeveralOptimizers):
+            return {}
+        found: dict[str, tuple[float, float]] = {}
+        for losses in self.ranks.gather([added_turns(self._earlier_turns, self._losses.by_name())]):
+            found = added_turns(found, losses)
         return found
 
     def _further_metrics(self) -> dict[str, float]:
@@ -306,6 +311,7 @@ class TorchParallel(ParallelTraining):
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
         drawn = torch.get_rng_state(), generators, _host_generators()
         told = self.ranks.gather([(drawn, self._saved(self._loss_parts()))])
+        turn_losses = self._turn_losses()
         states = self.states()
         if self.ranks.rank:
             return lambda: None
@@ -314,7 +320,7 @@ class TorchParallel(ParallelTraining):
             "random": [drawn for drawn, _ in told],
             "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
             "loss_weight": sum(weight for _, (_, weight) in told),
-            "turn_losses": {name: self._saved(parts) for name, parts in self._turn_losses().items()},
+            "turn_losses": {name: self._saved(parts) for name, parts in turn_losses.items()},
         }
         return partial(torch.save, state, folder / CHECKPOINT)
 

@@ -75,7 +75,7 @@ class TorchExperiment(Experiment):
                 yield "generator", softplus(-model.discriminator(fake)).mean()
 
         Each optimizer's loss is the metric `train/<name>_loss`, their sum `train/loss`. Such a training takes whole
-        batches and one device.
+        batches, without `micro_batch_size`; over several devices all take the same turns, and the model is not sharded.
 
         A trial with an optimizer of its own is not fused, and takes no part in a population. A production training
         uses it too, without changing its learning rate to a larger batch.

@@ -177,6 +177,14 @@ class EpochLosses:
         return self._whole.value().item()
 
 
+def added_turns(
+    one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Add the numerators and denominators of several optimizers' losses, by name."""
+    both = {name: (one.get(name, (0.0, 0.0)), other.get(name, (0.0, 0.0))) for name in {**one, **other}}
+    return {name: (mine[0] + others[0], mine[1] + others[1]) for name, (mine, others) in both.items()}
+
+
 def turn_metrics(losses: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """Return the metrics of several optimizers' losses. losses: numerator and denominator of each, by name."""
     return {f"train/{name}_loss": total / (weight or 1.0) for name, (total, weight) in losses.items()}

@@ -18,6 +18,23 @@ Turns = Iterator[tuple[str, torch.Tensor]]
 """Name of the optimizer and loss of each step in a batch, as `training_step` yields them."""
 
 
+class TurnGradient:
+    """Computes the gradient of each turn in a batch; a subclass sums those of several ranks."""
+
+    def __init__(self, take_unfrozen: Callable[[], Sequence[Any]]) -> None:
+        """take_unfrozen: takes in the parameters that the code has unfrozen before a turn, and returns them."""
+        self._take_unfrozen = take_unfrozen
+
+    def next_turn(self, turns: Turns) -> Any:
+        """Return what `training_step` yields next; None at the end."""
+        return next(turns, None)
+
+    def compute(self, name: str, loss: Any) -> None:
+        """Leave the gradient of the optimizer's loss in its parameters. loss: with the loss scale."""
+        self._take_unfrozen()
+        backward(loss)
+
+
 class SeveralOptimizers:
     """The optimizers that an experiment makes, by name, each of parameters of its own; see `OwnOptimizer`."""
 
@@ -42,6 +59,11 @@ class SeveralOptimizers:
         return [parameter for each in self._by_name.values() for parameter in each.parameters]
 
     @property
+    def parameters_by_name(self) -> dict[str, list[Any]]:
+        """The parameters of each optimizer."""
+        return {name: each.parameters for name, each in self._by_name.items()}
+
+    @property
     def buffers(self) -> list[list[torch.Tensor]]:
         """The optimizers' state tensors of each parameter."""
         return [buffers for each in self._by_name.values() for buffers in each.buffers]
@@ -64,12 +86,11 @@ class SeveralOptimizers:
         turns: Turns,
         autocast: Callable[[], AbstractContextManager[None]],
         loss_scale: LossScale,
-        take_unfrozen: Callable[[], object],
+        gradient: TurnGradient,
     ) -> TurnLosses:
         """Take the steps of a batch; return each optimizer's mean loss in it.
 
-        take_unfrozen: called before each step, for parameters that the code has unfrozen. Raises TypeError or
-        ValueError for what is no turn, or is another optimizer's.
+        Raises TypeError or ValueError for what is no turn, or is another optimizer's.
         """
         losses: dict[str, list[torch.Tensor]] = {}
         self.num_batches += 1
@@ -77,13 +98,12 @@ class SeveralOptimizers:
             each.is_beyond_end = self.num_batches > self._most_batches
         while True:
             with autocast():
-                turn = next(turns, None)
+                turn = gradient.next_turn(turns)
             if turn is None:
                 break
             name, loss = self._checked(turn)
-            take_unfrozen()
             self._drop_gradients()
-            backward(loss_scale.scaled(loss))
+            gradient.compute(name, loss_scale.scaled(loss))
             self._step(name, loss_scale)
             losses.setdefault(name, []).append(loss.detach())
         if not losses:

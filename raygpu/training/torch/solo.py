@@ -43,7 +43,7 @@ from raygpu.training.torch.reduction import (
     turn_metrics,
 )
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.several_optimizers import SeveralOptimizers
+from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient
 from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
 
@@ -122,12 +122,13 @@ class TorchSolo:
             self.average.take_in(unfrozen)
         return unfrozen
 
-    def take_turns(self, inputs: Any, targets: Any) -> TurnLosses:
-        """Take the steps of a batch that several optimizers share."""
+    def take_turns(self, inputs: Any, targets: Any, gradient: TurnGradient | None = None) -> TurnLosses:
+        """Take the steps of a batch that several optimizers share. gradient: by default that of one device."""
         assert isinstance(self.optimizer, SeveralOptimizers)
         with self.autocast():
             turns = training_turns(self.experiment, self.model, inputs, targets, self.hp)
-        losses = self.optimizer.take_turns(turns, self.autocast, self.loss_scale, self.take_unfrozen)
+        gradient = gradient or TurnGradient(self.take_unfrozen)
+        losses = self.optimizer.take_turns(turns, self.autocast, self.loss_scale, gradient)
         if self.average is not None:
             self.average.update()
         return losses

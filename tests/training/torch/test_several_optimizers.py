@@ -225,16 +225,38 @@ def test_one_device_of_a_production_training_does_the_same_and_goes_on_within_an
     found = [progress.result.metrics for progress in iter(second.advance, None) if progress.result is not None]
     assert found == [pytest.approx(metrics, rel=1e-9) for metrics in wanted]
     assert difference(second.solo.model.state_dict(), alone.model.state_dict()) <= EXACT
-    with pytest.raises(ValueError, match="whole batches on one device"):
+    with pytest.raises(ValueError, match="accumulate: several optimizers take turns with whole batches"):
         TorchParallel(solo(), ParallelSettings(BATCH, 2), OneRank())
 
 
-def test_several_devices_are_refused_in_a_line() -> None:
-    config = TrainConfig(experiment="a:b", metric="real", hyperparameters=HP, epochs=1, workers=2)  # type: ignore[arg-type]
+class Contrast(Gan):
+    """The generator's loss compares the samples of a batch with each other."""
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Iterator[Any]:
+        fake = model.generator(noise(inputs))
+        yield "discriminator", discriminator_loss(model, inputs, fake)
+        yield "generator", (fake.mean(0) - inputs.mean(0)).square().sum()
+
+
+def of_two_devices(kind: type[Gan], accumulate: int = 1) -> list[str]:
+    config = TrainConfig(
+        experiment="a:b",
+        metric="real",
+        hyperparameters=HP,
+        epochs=1,
+        workers=2,
+        accumulate=accumulate,  # type: ignore[arg-type]
+    )
     plan = spread(config, 2, few().num_train)
-    source = Source("torch", "a:b", "/")
-    with pytest.raises(BadInput, match=r"a:b: several optimizers take turns .*: --workers 1 --accumulate 1"):
-        checked(config, plan, 2, source, Gan(), few())
+    return list(checked(config, plan, 2, Source("torch", "a:b", "/"), kind(), few()).lines)
+
+
+def test_what_several_devices_cannot_share_is_refused_in_a_line() -> None:
+    assert not [line for line in of_two_devices(Critic) if "loss" in line]
+    with pytest.raises(BadInput, match=r"accumulate: read 2; a:b has several optimizers, .*: leave it out"):
+        of_two_devices(Critic, accumulate=2)
+    with pytest.raises(BadInput, match=r"loss is no mean over samples"):
+        of_two_devices(Contrast)
 
 
 def test_in_fp16_each_turn_has_its_own_step() -> None:

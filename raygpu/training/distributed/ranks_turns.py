@@ -1,0 +1,81 @@
+"""The gradients of several optimizers that take turns in a batch whose samples several ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from raygpu.training.distributed.ranks import Ranks
+from raygpu.training.distributed.ranks_gradient import RanksGradient
+from raygpu.training.distributed.stopwatch import Stopwatch
+from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient, Turns
+
+THAWED = (
+    "a parameter was frozen when the training began, and now requires a gradient: several devices do not sum it; train"
+    " on one"
+)
+
+
+class RanksTurnGradient(TurnGradient):
+    """Computes the gradient of each turn as that of the whole batch. All ranks make the same calls.
+
+    stopwatch: stands still while this rank waits for the others.
+    """
+
+    def __init__(
+        self,
+        optimizer: SeveralOptimizers,
+        ranks: Ranks,
+        device: torch.device,
+        stopwatch: Stopwatch,
+        take_unfrozen: Callable[[], Sequence[Any]],
+    ) -> None:
+        super().__init__(take_unfrozen)
+        self._ranks, self._stopwatch = ranks, stopwatch
+        self._gradients = {
+            name: RanksGradient(parameters, ranks, device) for name, parameters in optimizer.parameters_by_name.items()
+        }
+        self._own, self._share = 1, 1.0
+
+    def begin(self, own: int, share: float) -> None:
+        """Begin a batch. own: this rank's samples. share: the weight of their mean gradient in the batch's."""
+        self._own, self._share = own, share
+
+    def next_turn(self, turns: Turns) -> Any:
+        """Return what `training_step` yields next; None at the end.
+
+        Raises ValueError if ranks take different turns: they would wait for each other for ever.
+        """
+        turn = super().next_turn(turns)
+        self._stopwatch.pause()
+        told = self._ranks.gather([_name(turn)])
+        self._stopwatch.go_on()
+        if len(set(told)) > 1:
+            each = ", ".join(f"{name} on rank {rank}" for rank, name in enumerate(told))
+            raise ValueError(f"training_step() yielded {each}: the turns have to be the same on all devices")
+        return turn
+
+    def compute(self, name: str, loss: Any) -> None:
+        """Leave the whole batch's gradient in the optimizer's parameters. loss: of this rank's samples, scaled."""
+        if self._take_unfrozen() and self._ranks.world > 1:
+            raise ValueError(THAWED)
+        gradient = self._gradients[name]
+        gradient.begin(self._own, self._share)
+        gradient.add(loss, self._own, last=True)
+        self._stopwatch.pause()
+        gradient.end()
+        self._stopwatch.go_on()
+
+    def close(self) -> None:
+        """Remove the hooks from the parameters."""
+        for gradient in self._gradients.values():
+            gradient.close()
+
+
+def _name(turn: Any) -> str:
+    """Return the name of a turn, for a comparison and a message; what is no turn is refused afterwards."""
+    if turn is None:
+        return "no more losses"
+    return repr(turn[0]) if isinstance(turn, tuple) and turn else type(turn).__name__
