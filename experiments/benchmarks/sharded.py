@@ -82,7 +82,7 @@ def held(ranks: Any, kind: Kind, hp: Mapping[str, Any]) -> dict[str, float]:
 
     own.solo.optimizer.step = counted  # type: ignore[method-assign]
     own.take_steps(2)
-    sums = own._gradient._sum
+    sums = getattr(own._gradient, "_sum", None)
     flat = [] if kind == "sharded" else [bucket.flat for bucket in sums._buckets]
     found = {
         "parameters": _mib(parameters),
