@@ -82,8 +82,8 @@ def held(ranks: Any, kind: Kind, hp: Mapping[str, Any]) -> dict[str, float]:
 
     own.solo.optimizer.step = counted  # type: ignore[method-assign]
     own.take_steps(2)
-    sums = getattr(own._gradient, "_sum", None)
-    flat = [] if kind == "sharded" else [bucket.flat for bucket in sums._buckets]
+    gradient: Any = own._gradient
+    flat = [] if kind == "sharded" else [bucket.flat for bucket in gradient._sum._buckets]
     found = {
         "parameters": _mib(parameters),
         # those of one dtype are the memory of the sums
