@@ -24,7 +24,7 @@ from raygpu.records.clock import begin_call
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.by_value import named
 from raygpu.workflow.opened_run import BalanceRun, PackRun, PlaceRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
-from raygpu.workflow.promotion import with_sweep_settings
+from raygpu.workflow.promotion import NO_SCHEDULE, promoted, with_sweep_settings
 
 __all__ = [
     "open_run",
@@ -199,11 +199,19 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _of_trial(trial: SweepTrial) -> dict[str, Any]:
-    config = trial.sweep.config
+    """Return the values of a training of a trial. Raises BadInput for one of a population that is not its best."""
+    config, best = trial.sweep.config, trial.sweep.best
+    if config.population.interval is not None:
+        if best is None or trial.trial_id != best.trial_id:
+            raise BadInput(NO_SCHEDULE.format(trial_id=trial.trial_id, instead="name the sweep, or its best trial"))
+        own = promoted(str(trial.sweep.folder), lambda: config.tracking, checkpoint=False)
+        return own.values | {"runs_dir": config.runs_dir}
     values = training_values(
         config,
         trial.sweep.name,

@@ -49,8 +49,11 @@ class TrackingError(BadInput):
 
 def one_line(error: BaseException) -> str:
     """Return an exception as one line, `KeyError: 'lr'`, for messages about code that is not ours."""
-    text = " ".join(str(error).split())
     kind = type(error).__name__
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an exception whose own text fails
+        return kind
     return f"{kind}: {text[:300]}" if text else kind
 
 

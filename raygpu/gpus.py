@@ -127,7 +127,7 @@ def _interval(watch: str) -> float:
 
 
 def _whole(flag: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+    if not text.isdecimal() or not 1 <= float(text) <= 1024:
         raise BadInput(f"{flag}: read {text!r}; allowed: a whole number from 1")
     return int(text)
 

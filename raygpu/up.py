@@ -78,7 +78,7 @@ def _minutes(text: str) -> float:
 
 
 def _workers(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
+    if not text.isdecimal() or not 1 <= float(text) <= MOST_WORKERS:
         raise BadInput(f"--workers: read {text!r}; allowed: a whole number from 1 to {MOST_WORKERS}")
     return int(text)
 

@@ -244,5 +244,6 @@ def test_measurements_from_python(fields: dict[str, Any]) -> None:
 def test_fields_as_flags() -> None:
     from raygpu.api import _flat
 
+    assert _flat({"metrics": ["accuracy", "loss"]}) == {"metrics": "accuracy,loss"}
     flat = _flat({"trials": 3, "gpu": {"fraction": 0.5, "tf32": True}, "cluster": {"address": "a:1"}})
     assert flat == {"trials": "3", "gpu.fraction": "0.5", "gpu.tf32": "true", "cluster.address": "a:1"}

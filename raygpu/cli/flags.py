@@ -148,6 +148,8 @@ def _unknown(words: Sequence[str], known: Sequence[str]) -> list[str]:
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
     files = [word for word in words if not word.startswith("-") and (not flags or word.endswith(".toml"))]
     faults = [f"read a second file {file!r}; one configuration is wanted" for file in files[1:]]
+    if "" in words:
+        faults.append("read an empty word in the place of a configuration file (a variable that is not set?); name one")
     for flag in flags:
         if not flag.startswith("--"):
             faults.append(f"read {flag!r}; flags begin with two dashes and are listed by --help")

@@ -82,7 +82,7 @@ def verdict(sets: Sequence[SetRecord], summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def told(found: Mapping[str, Any], several: str = "repeats") -> str:
+def told(found: Mapping[str, Any], several: str) -> str:
     """Return the comparison of the best set with the others in a sentence. several: word for a set's trainings."""
     winner, worse, alike = found["winner"], found["worse"], found["alike"]
     number = len(worse) + len(alike)

@@ -121,7 +121,7 @@ def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     """Return lines on the training that begins. simulated: whether it runs on one simulated device."""
     what = f"{config.code_name}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"
     lines = [f"train {config.name}: {what}"]
-    if config.source:
+    if {"trial_id", "sweep"} <= config.source.keys():
         score = config.source.get("score")
         told = f", {config.metric} {score:.6g}" if score is not None else ""
         lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{told}")

@@ -60,12 +60,14 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
     values = _laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
     for key, text in overrides.items():
         value = literal(text) if key.startswith(OWN_NAMES) else text
-        *tables, leaf = key.split(".")
+        *tables, leaf = key.split(".", 1) if key.startswith(OWN_NAMES) else key.split(".")
         table = values
         for name in tables:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
+        if key.startswith(OWN_NAMES):  # a flag has _ where the name has -
+            leaf = next((name for name in table if name.replace("-", "_") == leaf), leaf)
         table[leaf] = value
     return validated(values, schema, str(path), overrides)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from raygpu.config.population_section import require_rising
 from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig, maximizes
@@ -115,6 +115,13 @@ class PlaceConfig(ProblemConfig):
         return tuple(word.strip() for word in self.stages.split(","))
 
 
+def _source(values: dict[str, Any]) -> dict[str, Any]:
+    """Check that the score in a training's source is a number. Raises ValueError."""
+    if isinstance(score := values.get("score", 0.0), bool) or not isinstance(score, int | float):
+        raise ValueError(f"score: read {score!r}; a number is wanted")
+    return values
+
+
 class TrainConfig(StoredConfig):
     """A production training: one set of hyper-parameters, data-parallel over all devices."""
 
@@ -125,7 +132,7 @@ class TrainConfig(StoredConfig):
     changes: list[dict[str, Any]] = Field(default_factory=list)
     """Values that hyper-parameters have from an epoch on, [[changes]] epoch = 5, lr = 0.02; written by a sweep with a
     population."""
-    source: dict[str, Any] = Field(default_factory=dict)
+    source: Annotated[dict[str, Any], AfterValidator(_source)] = Field(default_factory=dict)
     """The sweep and the trial that they come from, and its score; written by a sweep."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores the model, measured on the validation data."""

@@ -47,7 +47,7 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 class Section(BaseModel):
     """A table of the file: frozen, and unknown keys are faults."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -153,7 +153,7 @@ class StoppingSection(Section):
     late. median: stop below the median of the other trials' running means."""
     grace_epochs: Annotated[int, Field(ge=1)] = 1
     """No trial is stopped before this many epochs."""
-    reduction: Annotated[float, Field(gt=1)] = 3.0
+    reduction: Annotated[float, Field(ge=1.1)] = 3.0
     """halving, hyperband: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
     brackets: Annotated[int, Field(ge=1)] | None = None
     """hyperband: number of brackets, those with the earliest first rungs. Default: all, one of which stops no trial."""
@@ -161,7 +161,7 @@ class StoppingSection(Section):
     """median: no trial is stopped before this many others have results."""
     patience: Annotated[int, Field(ge=1)] | None = None
     """Also stop a trial whose score has not improved for this many epochs, or reports. Default: never."""
-    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
     """patience: the least by which a score has to be better to count as improved."""
 
 
@@ -200,7 +200,7 @@ class GpuSection(DevicesSection):
             return value
         try:
             number = -1.0 if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = -1.0
         if 0.001 <= number <= 1 or (1 < number < 1e6 and number == int(number)):
             return number
@@ -228,7 +228,7 @@ class TrackingSection(Section):
     MLFLOW_TRACKING_URI is set, it is that one."""
     experiment: Annotated[str, Field(min_length=1)] = "raygpu"
     """The MLflow experiment that the sweep's runs go to."""
-    patience_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    patience_s: Annotated[float, Field(ge=0)] = 60.0
     """Seconds for which a store may take nothing at the end of a run before it is given up; while it takes writes, they
     are waited for, however long that takes."""
 
@@ -245,11 +245,11 @@ class ClusterSection(Section):
 
     address: str = OWN_RAY
     """local: a Ray of this run's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
-    max_gpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_gpus: Annotated[float, Field(ge=0.001)] | None = None
     """The most GPUs that the run reserves at once, of those that it shares with others; 0.5 is half of one."""
     min_gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs that a cluster is to have before anything is planned; its autoscaler is asked for those that it lacks."""
-    wait_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 900.0
+    wait_s: Annotated[float, Field(gt=0)] = 900.0
     """Seconds to wait for these GPUs."""
 
     @model_validator(mode="after")

@@ -75,7 +75,7 @@ def training_values(
     source: dict[str, Any] = {"sweep": sweep, "trial_id": trial.trial_id}
     if score is not None:
         source |= {"score": score, "epoch": score_epoch, "score_of": f"{config.score} epoch"}
-        source |= {"metric": config.metric, "direction": direction}
+        source |= {"metric": config.metric, "direction": direction, "folds": config.folds}
         source |= {name: value for name, value in (of_set or {}).items() if name != "scores"}
     if config.data.synthetic:
         source["data"] = "synthetic"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
+
+from raygpu.search.comparison import standard_error
 
 TEST = "test"
 """Key of the score in `summary.json` and in `run.json`, and the first part of its metrics' names."""
@@ -23,17 +25,28 @@ class ScoreOnTest:
     metrics: Mapping[str, float]
     """Values by path, `test/accuracy`: means over the models."""
     standard_errors: Mapping[str, float] = field(default_factory=dict)
-    """Standard error of each mean; empty for a single model, of which it is not known."""
+    """Standard error of each mean over models; of a single model, or of values that are not finite, it is not known."""
     winners: int = 1
     """Number of winners that the test data has scored in this sweep, this one included: more than one after a resume
     that found another winner."""
 
     @classmethod
-    def of(cls, num_samples: int, by_trial: Mapping[str, Mapping[str, float]], winners: int = 1) -> ScoreOnTest:
-        """Return the score of the models of one set of hyper-parameters. by_trial: metrics by their own names."""
+    def of(
+        cls,
+        num_samples: int,
+        by_trial: Mapping[str, Mapping[str, float]],
+        winners: int = 1,
+        folds: int | None = None,
+    ) -> ScoreOnTest:
+        """Return the score of the models of one set of hyper-parameters.
+
+        by_trial: metrics by their own names. folds: number of folds on whose other data each was trained.
+        """
         models = list(by_trial.values())
         columns = {f"{TEST}/{name}": [model[name] for model in models] for name in models[0]}
-        errors = {name: stdev(values) / math.sqrt(len(values)) for name, values in columns.items() if len(values) > 1}
+        finite = {name: values for name, values in columns.items() if all(map(math.isfinite, values))}
+        found = {name: standard_error(values, folds) for name, values in finite.items()}
+        errors = {name: error for name, error in found.items() if error is not None}
         means = {name: fmean(values) for name, values in columns.items()}
         return cls(num_samples, tuple(by_trial), means, errors, winners)
 

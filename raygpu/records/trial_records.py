@@ -143,7 +143,10 @@ class Records:
                 record.diverged = self.scoring.diverged(result.metrics)
                 with suppress(UnknownMetric):
                     is_best = record.scores.take(self.scoring, result)
-                    if self.scoring.score_rule == "last" or is_best:
+                    is_score = (
+                        record.scores.last_epoch == result.epoch if self.scoring.score_rule == "last" else is_best
+                    )
+                    if is_score:
                         record.further = self.scoring.further_values(result.metrics)
                     self._draw(trial_id, record)
                 if result.num_samples is not None and result.train_s is not None:

@@ -19,6 +19,8 @@ from typing import Any
 
 LEVEL = 0.05
 """Probability below which a difference counts."""
+ROUNDING = 1e-9
+"""Standard error, relative to the mean, that rounding explains."""
 T_TEST = "paired t-test"
 CORRECTED = "paired t-test with Nadeau and Bengio's variance"
 """Test over folds, whose trainings share most of their data (Nadeau and Bengio, Machine Learning 52, 2003)."""
@@ -91,13 +93,14 @@ def standard_error(values: Sequence[float], folds: int | None = None) -> float |
 def paired_p(differences: Sequence[float], folds: int | None = None) -> float:
     """Return the two-sided p-value of paired differences by Student's t with n - 1 degrees of freedom.
 
-    Equal differences have no error: they are certain, unless they are all 0. folds: as of `standard_error`.
+    Equal differences have no error to compare with, as those of accuracies often have by chance: they count by the sign
+    test, unless they are all 0. folds: as of `standard_error`.
     """
     from scipy.stats import t
 
-    mean, error = fmean(differences), standard_error(differences, folds)
-    if not error:
-        return 0.0 if mean else 1.0
+    mean, error = fmean(differences), standard_error(differences, folds) or 0.0
+    if error <= ROUNDING * abs(mean):
+        return 2 * 0.5 ** len(differences) if mean else 1.0
     return float(2 * t.sf(abs(mean) / error, len(differences) - 1))
 
 

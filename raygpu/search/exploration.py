@@ -94,7 +94,7 @@ def _within(new: float, old: Any, parameter: Parameter) -> Any:
     """Return a changed number on its parameter's steps, and within its range where that binds."""
     kind, arguments = parameter.kind, parameter.arguments
     if kind.startswith("q"):
-        new = quantized(new, arguments[2])
+        new = quantized(new, arguments[2]) or old  # from 0 no factor leads away
     if parameter.name in BOUNDED:
         low, high = parameter.ends()[:2] if kind != "constant" and parameter.ends() else (0.0, max(old, 0.999))
         new = min(max(new, low), high)

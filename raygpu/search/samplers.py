@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
@@ -90,13 +91,22 @@ class DrawnTrials:
         """Ignore the score: the trials are drawn already."""
 
     def extend(self, larger: DrawnTrials) -> None:
-        """Append the trials that a larger draw has beyond these. Raises BadInput if it does not begin with these."""
-        if larger.trials[: self.num_trials] != self.trials:
+        """Append the trials that a larger draw has beyond these, in whatever order: a sample of a grid has another one
+        than the whole grid. Raises BadInput if it lacks one of these."""
+        known = {repr(trial.hyperparameters) for trial in self.trials}
+        others = [trial for trial in larger.trials if repr(trial.hyperparameters) not in known]
+        if larger.trials[: self.num_trials] == self.trials:
+            trials = larger.trials
+        elif len(known) == len(self.trials) and len(others) == larger.num_trials - self.num_trials:
+            places = larger.trials[self.num_trials :]
+            new = (replace(p, hyperparameters=o.hyperparameters) for p, o in zip(places, others, strict=True))
+            trials = [*self.trials, *new]
+        else:
             raise BadInput(
                 f"trials: with {larger.num_trials}, the space gives other trials than at the sweep's start; begin a new"
                 " sweep"
             )
-        self.trials, self.num_trials, self._pickled = larger.trials, larger.num_trials, None
+        self.trials, self.num_trials, self._pickled = trials, larger.num_trials, None
 
 
 class OptunaSampler:
@@ -134,7 +144,9 @@ class OptunaSampler:
         )
         for start in starts:
             self._study.enqueue_trial(enqueued(space, start))
-        self._worst = [-1e300 if more else 1e300 for more in maximize]
+        self._maximize = maximize
+        self._fits_values = algorithm == "gp"
+        """Whether the sampler fits a function to the scores themselves, rather than to their order."""
         self._given = 0
         self._asked: dict[str, Any] = {}
         self._ready: list[Trial] = []
@@ -193,10 +205,21 @@ class OptunaSampler:
         if score is None:
             return None
         if not math.isfinite(score):
-            return list(self._worst)
-        if len(further) != len(self._worst) - 1:
+            return self._worst()
+        if len(further) != len(self._maximize) - 1:
             raise ValueError(
-                f"further: read {len(further)} values; the search has {len(self._worst) - 1} further metrics"
+                f"further: read {len(further)} values; the search has {len(self._maximize) - 1} further metrics"
             )
         known = [value for value in further if value is not None]
         return [score, *known] if len(known) == len(further) else None
+
+    def _worst(self) -> list[float] | None:
+        """Return the values of a trial that diverged: below all others, or for a sampler that fits a function to them
+        as bad as the worst so far; None if there is no other yet."""
+        if not self._fits_values:
+            return [-1e300 if more else 1e300 for more in self._maximize]
+        told = [trial.values for trial in self._study.get_trials(deepcopy=False) if trial.values is not None]
+        if not told:
+            return None
+        columns = zip(*told, strict=True)
+        return [min(each) if more else max(each) for each, more in zip(columns, self._maximize, strict=True)]

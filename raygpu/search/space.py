@@ -32,7 +32,7 @@ Draw = Callable[[np.random.Generator, tuple[Any, ...]], Any]
 def quantized(value: float, step: float) -> float:
     """Return the multiple of a step that lies nearest to a value."""
     # Rounding to the step's own decimals turns 0.30000000000000004 into 0.3.
-    return round(round(value / step) * step, 12)
+    return round(round(value / step) * step, max(12, 12 - math.floor(math.log10(step))))
 
 
 def stepped(value: float, low: float, high: float, step: float) -> float:
@@ -120,6 +120,14 @@ class Parameter:
                 low, high, step = self.arguments
                 return tuple(range(low, high + 1, step))
         return None
+
+    def may_be(self, values: Sequence[Any]) -> bool:
+        """Return whether the parameter can have one of these values, as far as that is known."""
+        if self.kind in ("randint", "qrandint"):  # not listed: there may be very many
+            low, high, step = (*self.arguments, 1)[:3]
+            return any(value in range(low, high + (self.kind == "qrandint"), step) for value in values)
+        options = self.options()
+        return options is None or any(value in options for value in values)
 
 
 def listed(value: Any) -> str | None:
@@ -212,11 +220,8 @@ def parse(table: Mapping[str, Any], algorithm: str = "random") -> Space:
         except ValueError as error:
             faults.append(f"space.{name}: {error}")
     for parameter in parameters.values():
-        faults += [
-            f"space.{parameter.name}: when: no hyper-parameter {parent!r}{suggestion(parent, list(table))}"
-            for parent in parameter.when
-            if parent not in table
-        ]
+        whens = (_when_fault(parent, allowed, parameters, table) for parent, allowed in parameter.when.items())
+        faults += [f"space.{parameter.name}: when: {fault}" for fault in whens if fault is not None]
     if faults:
         raise BadInput(faults)
     space = Space(_in_order(parameters))
@@ -227,6 +232,20 @@ def parse(table: Mapping[str, Any], algorithm: str = "random") -> Space:
     return space
 
 
+def _when_fault(
+    parent: str, allowed: Sequence[Any], parameters: Mapping[str, Parameter], table: Mapping[str, Any]
+) -> str | None:
+    """Return why a condition can never hold; None if it may."""
+    if parent not in table:
+        return f"no hyper-parameter {parent!r}{suggestion(parent, list(table))}"
+    known = parameters.get(parent)
+    if known is None or known.may_be(allowed):
+        return None
+    return (
+        f"{parent} is never {' or '.join(map(repr, allowed)) or 'nothing'}; it is {known.kind} {list(known.arguments)}"
+    )
+
+
 def varied(table: Mapping[str, Any]) -> list[str]:
     """Return the names of a `[space]` table's hyper-parameters that are not the same in every trial."""
     return [name for name, value in table.items() if isinstance(value, Mapping) and "constant" not in value]
@@ -234,6 +253,8 @@ def varied(table: Mapping[str, Any]) -> list[str]:
 
 def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
     if not isinstance(value, Mapping):
+        if value is None:
+            raise ValueError("read None, which cannot be written to a file; leave it out")
         return Parameter(name, "constant", (value,), {})
     when = value.get("when", {})
     kinds = [key for key in value if key != "when"]
@@ -284,6 +305,12 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
         raise ValueError(f"{kind}: low {value[0]!r} is not below high {value[1]!r}")
     elif "log" in kind and value[0] <= 0:
         raise ValueError(f"{kind}: low {value[0]!r} is not above 0, and its logarithm is needed")
+    if kind == "qrandint":  # multiples of the step, as all q distributions draw
+        low, high, step = value
+        first, last = -(-low // step) * step, high // step * step
+        if first > last:
+            raise ValueError(f"{kind}: read {list(value)!r}; there is no multiple of {step} from {low} to {high}")
+        return first, last, step
     return tuple(value)
 
 
@@ -294,7 +321,8 @@ def _conditions(when: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and (isinstance(value, int) or math.isfinite(value))
 
 
 def _in_order(parameters: Mapping[str, Parameter]) -> tuple[Parameter, ...]:

@@ -25,6 +25,9 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 """Form of an MLflow run's id."""
 
 
+NO_SCHEDULE = "trial {trial_id} belongs to a population, and only its best one's schedule is kept: {instead}"
+
+
 @dataclass(frozen=True, slots=True)
 class Promotion:
     """A trial that is to be trained for production."""
@@ -100,10 +103,8 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
         raise BadInput(f"--from: run {run_id}: trial {found.trial_id} diverged, and would again; name another trial's")
     is_best = best is not None and found.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
     if not is_best and sweep.population.interval is not None:
-        raise BadInput(
-            f"--from: run {run_id}: trial {found.trial_id} belongs to a population, and only its best one's schedule is"
-            " kept: name the sweep's run"
-        )
+        why = NO_SCHEDULE.format(trial_id=found.trial_id, instead="name the sweep's run")
+        raise BadInput(f"--from: run {run_id}: {why}")
     values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
     assert values is not None
     values = with_sweep_settings(values, sweep, found.sweep_run_id)

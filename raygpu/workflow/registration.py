@@ -136,7 +136,11 @@ def _unlike_trial(config: TrainConfig) -> str | None:
     source = config.source
     ours = config.metric, "max" if config.maximize else "min"
     theirs = source.get("metric", ours[0]), source.get("direction", ours[1])
-    return None if ours == theirs or "score" not in source else f"which was scored by {theirs[0]} ({theirs[1]})"
+    if "score" not in source:
+        return None
+    if ours != theirs:
+        return f"which was scored by {theirs[0]} ({theirs[1]})"
+    return f"which was scored over {source['folds']} folds of the data" if source.get("folds") else None
 
 
 def _refusal(config: TrainConfig, score: float) -> str | None:

@@ -44,7 +44,7 @@ def write_report(run: RunData, out: Path | None = None) -> Path:
     """
     try:
         page = PAGES[run.kind](run) if run.ended else under_way_page(run)
-    except KeyError as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise BadInput(
             f"{run.folder}: its files have not what the report needs ({error}); another raygpu wrote them"
         ) from error

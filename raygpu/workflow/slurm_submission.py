@@ -88,7 +88,7 @@ def checked_job(
         problem = config.load(file, arguments.overrides, command.schema)
         name, seed, runs_dir = problem.name, problem.seed, Path(problem.runs_dir)
     elif "seed" in arguments.overrides:
-        seed = int(arguments.overrides["seed"])
+        seed = _whole_seed(arguments.overrides["seed"])
     name = name or f"{file.stem if file is not None else command.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if not re.fullmatch(config.NAME_PATTERN, name):
         raise BadInput(f"--name: read {name!r}; letters, digits and ._- are wanted")
@@ -98,6 +98,12 @@ def checked_job(
     _require_new(folder, slurm)
     given = [str(file)] if arguments.file is not None else []
     return _job(command, name, [*given, *arguments.argv(overrides)], folder, slurm, seed)
+
+
+def _whole_seed(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or float(text) >= 2**32:
+        raise BadInput(f"--seed: read {text!r}; a whole number from 0 to below 2**32 is wanted")
+    return int(text)
 
 
 def store_of(command: Command, job: BatchJob) -> str:

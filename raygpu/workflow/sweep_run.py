@@ -228,7 +228,7 @@ class SweepUnderWay:
             return
         models = winning_models(self.folder, self.records, best, self.checkpoints)
         score = partial(score_winner, context, self.decision.plan, tested)
-        found = scored_once(self.folder, tested, models, score, self.console.warn)
+        found = scored_once(self.folder, tested, models, score, self.console.warn, self.config.folds)
         self.summary[TEST] = found.as_dict() if found is not None else None
         self.stages.end(TEST)
 

@@ -22,6 +22,7 @@ from raygpu.experiment import (
     Splits,
     reads_later,
 )
+from raygpu.search.command_line import FOLD_PLACEHOLDERS
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
@@ -85,6 +86,13 @@ def _require_script(command: str, folder: Path) -> None:
         raise BadInput(f"command: {script}: no such file in {folder}")
 
 
+def _require_own_seeds(config: SweepConfig) -> None:
+    """Raise BadInput if the search space of a function or a script takes the place of the repeats' seeds or folds."""
+    own = [name for name in ("seed", *FOLD_PLACEHOLDERS) if config.per_set > 1 and name in config.space]
+    if own:
+        raise BadInput([f"space.{name}: repeats and folds have values of their own; leave it out" for name in own])
+
+
 def _require_framework(source: Source) -> None:
     """Raise BadInput if the experiment's framework is not installed here."""
     extra = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
@@ -99,6 +107,7 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         _require_script(config.command, Path(source.folder))
     if not isinstance(code, Experiment):
         require_whole(config, source)
+        _require_own_seeds(config)
         return Problem(source, code, None)
     if config.gpu.fraction != "auto" and config.gpu.fraction > 1:
         raise BadInput(

@@ -33,6 +33,7 @@ from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
 from raygpu.workflow.population_checks import population_faults
 from raygpu.workflow.starting_points import with_earlier_best
+from raygpu.workflow.unused_settings import unused_settings
 
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
 BF16 = (8, 0)
@@ -71,6 +72,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         space = parse(config.space, config.search.algorithm)
         if not resuming:
             config, notes = with_earlier_best(config, space)
+            notes += unused_settings(config, space)
         base = sampler(config, space)
         faults += population_faults(config, space, getattr(base, "trials", ()))
         search = repeated(base, config)
@@ -313,7 +315,14 @@ def _command_faults(config: ProblemConfig) -> list[str]:
         f"command: {{{name}}} is no hyper-parameter; [{config.TABLE}] has: {', '.join(sorted(names)) or 'none'}"
         for name in sorted(used - {*names, *OWN_PLACEHOLDERS})
     ]
-    return [*faults, *(_fold_faults(config.folds, used, names) if isinstance(config, SweepConfig) else [])]
+    if not isinstance(config, SweepConfig):
+        return faults
+    if config.repeats > 1 and "seed" not in used:
+        faults.append(
+            f"repeats: read {config.repeats}, which differ in their seed alone, and command does not use it; write"
+            " {seed} where the script reads it"
+        )
+    return faults + _fold_faults(config.folds, used, names)
 
 
 def _fold_faults(folds: int | None, used: Collection[str], names: Collection[str]) -> list[str]:

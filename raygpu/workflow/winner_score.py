@@ -39,11 +39,17 @@ def winning_models(
 
 
 def scored_once(
-    folder: RunDirectory, tested: Splits, models: Models, score: Score, say: Callable[[str], None]
+    folder: RunDirectory,
+    tested: Splits,
+    models: Models,
+    score: Score,
+    say: Callable[[str], None],
+    folds: int | None = None,
 ) -> ScoreOnTest | None:
     """Return the score of the models on the test data: the noted one, if they have been scored before.
 
-    say: called with a line if they cannot be scored; None is returned then, and a resume tries again.
+    folds: see `ScoreOnTest.of`. say: called with a line if they cannot be scored; None is returned then, and a resume
+    tries again.
     """
     earlier = ScoreOnTest.read(folder.read_run().get(TEST))
     if earlier is not None and models and earlier.covers(tuple(models)):
@@ -52,7 +58,7 @@ def scored_once(
         if not models:
             raise RaygpuError("no checkpoint of it was kept")
         winners = 1 if earlier is None else earlier.winners + 1
-        found = ScoreOnTest.of(num_samples(tested.validation_targets), score(models), winners)
+        found = ScoreOnTest.of(num_samples(tested.validation_targets), score(models), winners, folds)
     except Exception as error:  # noqa: BLE001 - no other result of the run depends on it
         again = folder.resumed_by(folder.kind)
         say(f"the best model is not scored on the test data: {one_line(error)}; try again by: {again}")

@@ -10,7 +10,7 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygpu.config import SweepConfig, literal, load, read_toml
+from raygpu.config import SweepConfig, TrainConfig, literal, load, read_toml, validated
 from raygpu.errors import BadInput
 
 TIMES = (st.datetimes() | st.times()).map(lambda moment: moment.replace(fold=0))
@@ -22,6 +22,18 @@ SCALARS = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats()
 def test_a_value_written_as_toml_keeps_its_type(value: Any) -> None:
     written = tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
     assert repr(literal(written)) == repr(value)
+
+
+def test_a_hyperparameters_flag_keeps_the_dots_and_dashes_of_its_name() -> None:
+    given = {"experiment": "m:f", "hyperparameters": {"net.lr": 0.1, "my-lr": 0.1}}
+    flags = {"hyperparameters.net.lr": "0.2", "hyperparameters.my_lr": "0.3", "hyperparameters.new": "4"}
+    assert load(None, flags, TrainConfig, given).hyperparameters == {"net.lr": 0.2, "my-lr": 0.3, "new": 4}
+
+
+@pytest.mark.parametrize("values", [{"time_budget_s": float("inf")}, {"cluster": {"max_gpus": 1e-9}}])
+def test_numbers_without_sense_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"read (inf|1e-09)"):
+        validated({"experiment": "m:f", "trials": 1, "space": {"x": 1}, **values}, SweepConfig, "here")
 
 
 @pytest.mark.parametrize("text", ["relu", "True", "None", "(1, 2)", "", "a = 1", "'open", "0x"])

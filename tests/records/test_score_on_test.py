@@ -37,6 +37,7 @@ def test_it_comes_back_from_a_file_whatever_its_numbers_are() -> None:
     for score in (ONE, THREE):
         assert ScoreOnTest.read(json.loads(json.dumps(as_json(score.as_dict())))) == score
     diverged = ScoreOnTest.of(4, {"t0000": {"loss": float("inf")}})
+    assert ScoreOnTest.of(4, {"a": {"loss": 1.0}, "b": {"loss": float("nan")}}).standard_errors == {}
     again = ScoreOnTest.read(json.loads(json.dumps(as_json(diverged.as_dict()))))
     assert again is not None
     assert again.line("loss").startswith("test loss nan")

@@ -36,6 +36,14 @@ def test_epochs_that_a_retried_trial_repeats_count_once() -> None:
     assert (record.epochs, record.score, record.samples_seen) == (3, 0.3, 300)
 
 
+def test_further_metrics_are_those_of_the_epoch_that_scored() -> None:
+    kept = Records(1, Scoring("accuracy", True, further=(("latency_ms", False),)), DEVICES, epochs=4)
+    kept.start(trial(0))
+    kept.add("t0000", [EpochResult(1, {"accuracy": 0.5, "latency_ms": 7.0})], None)
+    kept.add("t0000", [EpochResult(2, {"latency_ms": 99.0}), EpochResult(3, {"samples_per_s": 1.0})], None)
+    assert (kept.by_id["t0000"].score, kept.by_id["t0000"].further) == (0.5, (7.0,))
+
+
 def test_ranking_puts_diverged_last_and_leaves_failed_out() -> None:
     for maximize, best in ((True, "t0001"), (False, "t0000")):
         kept = records(4, maximize)

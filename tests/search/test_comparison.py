@@ -14,9 +14,19 @@ def test_the_test_is_scipys_paired_t_test():
         assert paired_p(list(one - other)) == pytest.approx(stats.ttest_rel(one, other).pvalue, rel=1e-9)
 
 
-def test_equal_differences_are_certain_and_none_is_no_difference():
-    assert paired_p([0.25, 0.25, 0.25]) == 0.0
+def test_equal_differences_count_by_their_sign_and_none_is_no_difference():
+    assert paired_p([0.25, 0.25, 0.25]) == paired_p([0.3 - 0.1, 0.2, 0.2 + 1e-17]) == 0.25
+    assert paired_p([-0.5] * 6) == 2 / 2**6
     assert paired_p([0.0, 0.0, 0.0]) == 1.0
+
+
+def test_scores_of_few_samples_that_differ_alike_by_chance_rule_no_good_set_out():
+    rng, wrong = np.random.default_rng(5), 0
+    for _ in range(400):
+        scores = rng.binomial(100, 0.9, (8, 2)) / 100
+        named = {f"t{number:04d}": list(row) for number, row in enumerate(scores)}
+        wrong += "t0000" in compare(named, max(named, key=lambda name: np.mean(named[name]))).worse
+    assert wrong / 400 < LEVEL
 
 
 def test_holm_corrects_as_in_the_worked_example():

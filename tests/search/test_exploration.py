@@ -95,6 +95,11 @@ def test_steps_are_kept() -> None:
     assert found == {0.6, 0.4}
 
 
+def test_steps_end_at_no_zero_from_which_no_factor_leads_away() -> None:
+    parameter = Parameter("lr", "qloguniform", (1e-4, 1.0, 1e-3), {})
+    assert {explore(random.Random(i), {"lr": 1e-4}, [parameter], 0.0)["lr"] for i in range(20)} == {1e-4}
+
+
 def test_what_changes_without_being_named() -> None:
     names = [parameter.name for parameter in changing(PopulationSection(interval=1), parse(SPACE))]
     assert names == ["lr", "momentum", "weight_decay"]

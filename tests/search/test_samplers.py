@@ -147,6 +147,37 @@ def test_every_sampler_learns(algorithm: str, known: int) -> None:
     assert sum(map(objective, learned)) < sum(map(objective, random))
 
 
+def test_a_gaussian_process_learns_beside_a_trial_that_diverged() -> None:
+    space = parse({"x": {"uniform": [-2.0, 2.0]}, "y": {"uniform": [-2.0, 2.0]}}, "gp")
+    search, scores = OptunaSampler(space, 20, 4, 2, [False], algorithm="gp"), list[float]()
+    while not search.finished:
+        for trial in [*iter(search.next, None)]:
+            scores.append((trial.hyperparameters["x"] - 0.3) ** 2 + (trial.hyperparameters["y"] + 0.7) ** 2)
+            search.tell(trial.trial_id, math.inf if trial.trial_id in ("t0000", "t0002") else scores[-1])
+    assert min(scores[10:]) < 0.1, "the first ten are drawn"
+
+
+def test_a_sampled_grid_goes_on_to_the_whole_one() -> None:
+    space = {"a": {"choice": [1, 2, 3, 4]}, "b": {"choice": [4, 5, 6, 7]}}
+
+    def search(trials: int) -> DrawnTrials:
+        config = config_of(search={"algorithm": "grid"}, space=space, trials=trials)
+        found = sampler(config, parse(space, "grid"))
+        assert isinstance(found, DrawnTrials)
+        return found
+
+    goes_on, whole = search(10), search(16)
+    first = list(goes_on.trials)
+    goes_on.extend(whole)
+    assert goes_on.trials[:10] == first
+    assert sorted(str(each.hyperparameters) for each in goes_on.trials) == sorted(
+        str(each.hyperparameters) for each in whole.trials
+    )
+    assert [(each.trial_id, each.seed) for each in goes_on.trials] == [(t.trial_id, t.seed) for t in whole.trials]
+    goes_on.extend(whole)
+    assert goes_on.trials[:10] == first
+
+
 @pytest.mark.parametrize("score", [None, math.inf, math.nan])
 def test_a_trial_that_failed_or_diverged_does_not_block(score: float | None) -> None:
     search = OptunaSampler(SPACE, 4, 2, seed=0, maximize=[False])

@@ -152,6 +152,13 @@ def test_parents_may_stand_below_their_children() -> None:
     assert {len(t.hyperparameters) for t in random_trials(parse(upside_down), 60, seed=0)} == {1, 2, 3}
 
 
+def test_steps_are_multiples_as_ray_tunes_are() -> None:
+    space = parse({"n": {"qrandint": [3, 20, 5]}, "tiny": {"quniform": [1e-13, 1e-12, 1e-13]}})
+    drawn = random_trials(space, 60, seed=0)
+    assert {trial.hyperparameters["n"] for trial in drawn} == {5, 10, 15, 20}
+    assert len({trial.hyperparameters["tiny"] for trial in drawn}) > 5
+
+
 def test_a_grid_runs_whole_or_as_a_seeded_sample() -> None:
     space = parse({"a": {"grid_search": [1, 2, 3]}, "b": {"randint": [0, 4]}, "c": {"qrandint": [0, 4, 2]}}, "grid")
     assert len(grid_trials(space, None, 0)) == 36
@@ -189,6 +196,15 @@ def test_a_grid_runs_whole_or_as_a_seeded_sample() -> None:
             "random",
             "depend on each other",
         ),
+        (
+            {"a": {"choice": [1], "when": {"b": "2"}}, "b": {"choice": [1, 2]}},
+            "random",
+            "when: b is never '2'; it is choice [1, 2]",
+        ),
+        ({"a": {"choice": [1], "when": {"b": 5}}, "b": {"randint": [1, 5]}}, "random", "b is never 5; it is randint"),
+        ({"lr": None}, "random", "read None, which cannot be written"),
+        ({"lr": {"uniform": [0, 10**400]}}, "random", "numbers up to"),
+        ({"n": {"qrandint": [6, 9, 5]}}, "random", "there is no multiple of 5 from 6 to 9"),
         ({"lr": {"uniform": [0, 1]}}, "grid", "uniform has no end of values"),
         ({"lr": {"grid_search": [1]}}, "random", 'search.algorithm = "grid"'),
         ({"lr": {"randn": [0, 1]}}, "optuna", "optuna has no randn"),

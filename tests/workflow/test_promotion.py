@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.config import SweepConfig
+from raygpu.api import _start
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
+from raygpu.records import trials_csv
 from raygpu.records.best_trial import write_best
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
+from raygpu.workflow.opened_run import SweepRun, open_run
 from raygpu.workflow.promotion import promoted
 
 
@@ -54,6 +57,32 @@ def test_a_training_counts_its_epochs_as_the_sweep_did(folder: RunDirectory, tmp
     )  # fmt: skip
     folder.write_config(config, tmp_path)
     assert promoted(str(folder.path), TrackingSection, False).values["data"] == {"samples_per_epoch": 500}
+
+
+def test_a_population_is_trained_from_python_as_by_the_command(tmp_path: Path) -> None:
+    made = RunDirectory.create(tmp_path, "night")
+    config = SweepConfig.model_validate(
+        {
+            "experiment": "tests.cases:ramp", "trials": 2, "epochs": 4, "space": {"lr": {"uniform": [0.1, 1]}},
+            "population": {"interval": 1}, "metric": "loss",
+        }
+    )  # fmt: skip
+    made.write_config(config, tmp_path)
+    records = [TrialRecord(Trial(f"t000{i}", i, {"lr": 0.1 + i}), "finished", score=0.5 + i) for i in range(2)]
+    schedule = {"seed": 99, "hyperparameters": {"lr": 0.7}, "changes": [{"epoch": 3, "lr": 0.2}]}
+    write_best(made, config, records[0], values=schedule)
+    trials_csv.write(made.trials_csv, records)
+    made.write_summary({"best": {"trial_id": "t0000", "score": 0.5, "hyperparameters": {"lr": 0.1}}})
+    run = open_run(made.path)
+    assert isinstance(run, SweepRun)
+    assert run.best is not None
+    wanted = promoted(str(made.path), TrackingSection, False).values
+    for what in (run, run.best):
+        values = _start(what, {}, None, TrainConfig).values
+        assert {name: values[name] for name in schedule} == {name: wanted[name] for name in schedule} == schedule
+    other = next(trial for trial in run.trials if trial.trial_id == "t0001")
+    with pytest.raises(BadInput, match="t0001 belongs to a population, and only its best one's schedule is kept"):
+        _start(other, {}, None, TrainConfig)
 
 
 @pytest.mark.parametrize("text", ["", "source = 1", "[source]"])

@@ -19,7 +19,8 @@ NUM_BEST = 10
 def sets_section(run: RunData, code: str) -> Section:
     """Return the section of the best sets. code: commands that train the best one again."""
     comparison, best = run.summary["comparison"], run.sets[0]
-    notes = [] if comparison is None else [f"{set_view.told(comparison)}."]
+    several = "trainings" if run.summary.get("folds") else "repeats"
+    notes = [] if comparison is None else [f"{set_view.told(comparison, several)}."]
     notes.append(f"Best: {best.set_id} with {hyperparameters(best.hyperparameters)}. To train its best repeat again:")
     whole = [_table(run, run.sets, f"all {len(run.sets):,} sets")] if len(run.sets) > NUM_BEST else []
     drawn = [row for row in run.sets if row.score is not None][:NUM_DRAWN]
