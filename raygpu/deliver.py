@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from raygpu.cli.command import INCOMPLETE, framed, reader_may_leave
+from raygpu.cli.command import INCOMPLETE, PlainCommand
 from raygpu.cli.console import print_faults
-from raygpu.cli.flags import Flags
+from raygpu.cli.flags import Arguments, Flags
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
-from raygpu.config.command_names import as_typed, typed
+from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.scratch import fetched
@@ -27,6 +27,9 @@ from raygpu.workflow.run_presentation import presentation
 
 OPTIONS = {"tracking.uri": "The address of the store, where it is another one than the run's own."}
 FLAGS = Flags({}, OPTIONS)
+COMMAND = PlainCommand(
+    "deliver", "FOLDER ... [flags]", __doc__, FLAGS, "interrupted; what is left can be delivered again"
+)
 
 
 class Untracked(BadInput):
@@ -89,18 +92,11 @@ def _checkpoint(summary: Mapping[str, Any]) -> AbstractContextManager[Path | Non
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 0 if MLflow lacks nothing, else 3."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    with reader_may_leave():
-        return framed(lambda: _main(words), "interrupted; what is left can be delivered again")
-    return 0
+    return COMMAND.main(argv, _main)
 
 
-def _main(argv: list[str]) -> int:
-    arguments = FLAGS.parse(argv)
+def _main(arguments: Arguments) -> int:
     unknown = [word for word in arguments.words if word.startswith("-")]
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('deliver')} FOLDER ... [flags]", as_typed(__doc__ or "")).format_help())
-        return 0
     if unknown or not arguments.words:
         read = unknown[0] if unknown else "nothing"
         raise BadInput(f"read {read}; folders of runs are wanted, as in: {typed('deliver')} runs/digits")

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from raygpu.cli.command import framed, reader_may_leave
-from raygpu.cli.flags import Flags
-from raygpu.config.command_names import as_typed, typed
+from raygpu.cli.command import PlainCommand
+from raygpu.cli.flags import Arguments, Flags
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
 from raygpu.workflow.diagnosis import Check, library_checks, tracking_store
@@ -27,6 +26,7 @@ from raygpu.workflow.machine_checks import machine_checks
 SWITCHES = {"json": "Print the checks as JSON."}
 OPTIONS = {"tracking.uri": "The store of MLflow's runs. Default: MLFLOW_TRACKING_URI, or the file of a sweep here."}
 FLAGS = Flags(SWITCHES, OPTIONS)
+COMMAND = PlainCommand("doctor", "[flags]", __doc__, FLAGS)
 
 
 def run(uri: str | None = None, folder: Path | None = None) -> Iterator[Check]:
@@ -39,17 +39,10 @@ def run(uri: str | None = None, folder: Path | None = None) -> Iterator[Check]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 1 if a check failed."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    with reader_may_leave():
-        return framed(lambda: _main(words), "interrupted")
-    return 0
+    return COMMAND.main(argv, _main)
 
 
-def _main(argv: list[str]) -> int:
-    arguments = FLAGS.parse(argv)
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('doctor')} [flags]", as_typed(__doc__ or "")).format_help())
-        return 0
+def _main(arguments: Arguments) -> int:
     if arguments.words:
         raise BadInput(f"read {arguments.words[0]!r}; allowed: --json, --tracking.uri URI")
     checks = []

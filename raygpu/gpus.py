@@ -31,10 +31,9 @@ from typing import Any, Never, TextIO
 from rich.console import Console
 from rich.live import Live
 
-from raygpu.cli.command import framed, reader_may_leave
+from raygpu.cli.command import PlainCommand
 from raygpu.cli.console import print_faults
-from raygpu.cli.flags import Flags
-from raygpu.config.command_names import as_typed, typed
+from raygpu.cli.flags import Arguments, Flags
 from raygpu.errors import BadInput
 from raygpu.records import interrupts
 from raygpu.workflow.gpu_nodes import Ask, NodeStatus, nodes
@@ -51,6 +50,7 @@ OPTIONS = {
     "pick": "Number of GPUs for the command after --, which sees them alone; the emptiest ones are taken.",
 }
 FLAGS = Flags(SWITCHES, OPTIONS)
+COMMAND = PlainCommand("gpus", "[flags] [-- COMMAND ...]", __doc__, FLAGS)
 WATCH_S = 2.0
 ANSWER_S = 30.0
 """Seconds for which a single table waits for the nodes of a cluster."""
@@ -60,10 +60,9 @@ TICK_S = 1.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code. With `--pick`, the command takes this process' place."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    with reader_may_leave():
-        return framed(lambda: _main(words), "interrupted")
-    return 0
+    words = sys.argv[1:] if argv is None else list(argv)
+    place = words.index("--") if "--" in words else len(words)
+    return COMMAND.main(words[:place], lambda arguments: _main(arguments, words[place:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +77,20 @@ class _Asked:
     """File of a configuration whose trainings' room is asked for."""
 
 
-def _main(argv: list[str]) -> int:
-    own, dashes, command = _divided(argv)
-    arguments = FLAGS.parse(own)
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('gpus')} [flags] [-- COMMAND ...]", as_typed(__doc__ or "")).format_help())
-        return 0
+def _main(arguments: Arguments, pick: Sequence[str]) -> int:
+    """Show the GPUs, or run a command on some. pick: the words from `--` on."""
     if arguments.words:
         allowed = "--once, --json, --watch S, --address ADDRESS, --for FILE, --pick N -- COMMAND ..."
         raise BadInput(f"read {arguments.words[0]!r}; allowed: {allowed}")
     if "pick" in arguments.options:
         if others := [f"--{name}" for name in (*arguments.switches, *arguments.options) if name != "pick"]:
             raise BadInput(f"--pick, {others[0]}: give one of them; --pick takes a GPU of this machine")
-        _become(command, _whole("--pick", arguments.options["pick"]))
-    if dashes:
+        _become(pick[1:], _whole("--pick", arguments.options["pick"]))
+    if pick:
         raise BadInput("--: a command is run with --pick only, as in: --pick 1 -- python train.py")
     with interrupts.terminable():
         _show(_checked(arguments.switches, arguments.options))
     return 0
-
-
-def _divided(argv: list[str]) -> tuple[list[str], bool, list[str]]:
-    if "--" not in argv:
-        return argv, False, []
-    place = argv.index("--")
-    return argv[:place], True, argv[place + 1 :]
 
 
 def _checked(switches: set[str], options: dict[str, str]) -> _Asked:

@@ -10,15 +10,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from raygpu.cli.command import framed
-from raygpu.cli.flags import Flags
-from raygpu.config.command_names import as_typed, typed
+from raygpu.cli.command import PlainCommand
+from raygpu.cli.flags import Arguments, Flags
+from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, RaygpuError, one_line
 
 SHIPPED = Path(__file__).parent / "shipped"
 """The files in an installed raygpu, where the build has copied them; a checkout has them at its top."""
 PATTERNS = ("experiments/*.py", "conf/pack/*.toml", "conf/place/*.toml", "conf/sweep/*.toml", "conf/train/*.toml")
 FLAGS = Flags({}, {})
+COMMAND = PlainCommand("init", "[FOLDER]", __doc__, FLAGS, "interrupted; the files that were written are complete")
 
 
 def shipped_files() -> Mapping[Path, str]:
@@ -51,15 +52,10 @@ def run(folder: Path) -> list[Path]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    return framed(lambda: _main(words), "interrupted; the files that were written are complete")
+    return COMMAND.main(argv, _main)
 
 
-def _main(argv: list[str]) -> int:
-    arguments = FLAGS.parse(argv)
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('init')} [FOLDER]", as_typed(__doc__ or "")).format_help())
-        return 0
+def _main(arguments: Arguments) -> int:
     if len(arguments.words) > 1 or any(word.startswith("-") for word in arguments.words):
         raise BadInput(f"read {' '.join(arguments.words)!r}; one folder is allowed, and no flags")
     folder = Path(arguments.words[0]) if arguments.words else Path()

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from raygpu.cli.command import framed, reader_may_leave
-from raygpu.cli.flags import Flags
+from raygpu.cli.command import PlainCommand
+from raygpu.cli.flags import Arguments, Flags
 from raygpu.cli.service_view import NONE, status_lines
-from raygpu.config.command_names import as_typed, typed
 from raygpu.errors import BadInput
 from raygpu.workflow.service_start import state
 
 SWITCHES = {"json": "Print the state as JSON; null without a service."}
 FLAGS = Flags(SWITCHES, {})
+COMMAND = PlainCommand("status", "[flags]", __doc__, FLAGS)
 
 
 def run() -> dict[str, Any] | None:
@@ -29,17 +29,10 @@ def run() -> dict[str, Any] | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 1 where no service runs."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    with reader_may_leave():
-        return framed(lambda: _main(words), "interrupted")
-    return 0
+    return COMMAND.main(argv, _main)
 
 
-def _main(argv: list[str]) -> int:
-    arguments = FLAGS.parse(argv)
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('status')} [flags]", as_typed(__doc__ or "")).format_help())
-        return 0
+def _main(arguments: Arguments) -> int:
     if arguments.words:
         raise BadInput(f"read {arguments.words[0]!r}; allowed: --json")
     found = run()

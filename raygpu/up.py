@@ -14,9 +14,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from raygpu.cli.command import framed, reader_may_leave
-from raygpu.cli.flags import Flags
-from raygpu.config.command_names import as_typed, typed
+from raygpu.cli.command import PlainCommand
+from raygpu.cli.flags import Arguments, Flags
 from raygpu.errors import BadInput
 from raygpu.workflow.service_start import IDLE_MINUTES, start_in_background, start_in_foreground
 
@@ -26,6 +25,7 @@ OPTIONS = {
     "workers": "Number of idle workers that are kept ready. Default: one for each CPU, 8 at most, and one more.",
 }
 FLAGS = Flags(SWITCHES, OPTIONS)
+COMMAND = PlainCommand("up", "[flags]", __doc__, FLAGS, "interrupted; no service was started")
 MOST_WORKERS = 64
 
 
@@ -44,17 +44,10 @@ def run(*, idle_minutes: float = IDLE_MINUTES, workers: int | None = None, foreg
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    with reader_may_leave():
-        return framed(lambda: _main(words), "interrupted; no service was started")
-    return 0
+    return COMMAND.main(argv, _main)
 
 
-def _main(argv: list[str]) -> int:
-    arguments = FLAGS.parse(argv)
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('up')} [flags]", as_typed(__doc__ or "")).format_help())
-        return 0
+def _main(arguments: Arguments) -> int:
     if arguments.words:
         raise BadInput(f"read {arguments.words[0]!r}; allowed: --foreground, --idle-minutes N, --workers N")
     minutes = arguments.options.get("idle-minutes")

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from raygpu.cli.command import framed
-from raygpu.cli.flags import Flags
-from raygpu.config.command_names import as_typed, typed
+from raygpu.cli.command import PlainCommand
+from raygpu.cli.flags import Arguments, Flags
+from raygpu.config.command_names import typed
 from raygpu.errors import BadInput
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
@@ -20,6 +20,7 @@ from raygpu.workflow.run_report import write_comparison, write_report
 
 OPTIONS = {"out": "File to write, in place of report.html in the run's folder, or of comparison.html here."}
 FLAGS = Flags({}, OPTIONS)
+COMMAND = PlainCommand("report", "FOLDER ... [flags]", __doc__, FLAGS, "interrupted; nothing was written")
 COMPARISON = Path("comparison.html")
 
 
@@ -41,15 +42,10 @@ def run(folders: Sequence[RunDirectory], out: Path | None = None) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    return framed(lambda: _main(words), "interrupted; nothing was written")
+    return COMMAND.main(argv, _main)
 
 
-def _main(argv: list[str]) -> int:
-    arguments = FLAGS.parse(argv)
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('report')} FOLDER ... [flags]", as_typed(__doc__ or "")).format_help())
-        return 0
+def _main(arguments: Arguments) -> int:
     unknown = [word for word in arguments.words if word.startswith("-")]
     if unknown or not arguments.words:
         read = unknown[0] if unknown else "nothing"

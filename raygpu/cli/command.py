@@ -95,6 +95,33 @@ def reader_may_leave() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
+class PlainCommand:
+    """`python -m raygpu.<name> <usage>`, a command that reads no configuration."""
+
+    name: str
+    usage: str
+    """Words after the name, for the help."""
+    description: str | None
+    flags: Flags
+    interrupted: str = "interrupted"
+    """Line after a Ctrl-C without a message of its own."""
+
+    def main(self, argv: Sequence[str] | None, run: Callable[[Arguments], int]) -> int:
+        """Run the command; return its exit code: that of `run`, or of `framed`."""
+        words = sys.argv[1:] if argv is None else list(argv)
+        with reader_may_leave():
+            return framed(lambda: self._run(words, run), self.interrupted)
+        return 0
+
+    def _run(self, words: Sequence[str], run: Callable[[Arguments], int]) -> int:
+        arguments = self.flags.parse(words)
+        if "help" not in arguments.switches:
+            return run(arguments)
+        print(self.flags.parser(f"{typed(self.name)} {self.usage}", as_typed(self.description or "")).format_help())
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """`python -m raygpu.<name> [CONFIG] [flags]`."""
 
