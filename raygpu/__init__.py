@@ -61,27 +61,20 @@ __all__ = [
     "run_training",
     "uniform",
 ]
-_HOMES = dict.fromkeys(("Mean", "Splits", "Sum"), "experiment")
-_HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "search.trials"}
-_HOMES |= dict.fromkeys(
-    (
-        "open_run",
-        "run_balance",
-        "run_delivery",
-        "run_pack",
-        "run_placement",
-        "run_submission",
-        "run_sweep",
-        "run_training",
-    ),
-    "api",
-)
-_HOMES |= dict.fromkeys(
-    ("choice", "grid_search", "lograndint", "loguniform", "quniform", "randint", "uniform"), "search.distributions"
-)
-_HOMES |= {"TorchExperiment": "training.torch.experiment", "KerasExperiment": "training.keras.experiment"}
-_HOMES |= {"dataset_splits": "training.data.dataset_splits", "fuse": "training.fused.fuse"}
-_HOMES |= {"multi_gpu_model": "training.keras.multi_gpu", "RayRows": "engines.cluster.ray_rows"}
+_EXPORTS = {
+    "api": "open_run run_balance run_delivery run_pack run_placement run_submission run_sweep run_training",
+    "engines.cluster.ray_rows": "RayRows",
+    "experiment": "Mean Splits Sum",
+    "reporting": "checkpoint load report",
+    "search.distributions": "choice grid_search lograndint loguniform quniform randint uniform",
+    "search.trials": "Trial",
+    "training.data.dataset_splits": "dataset_splits",
+    "training.fused.fuse": "fuse",
+    "training.keras.experiment": "KerasExperiment",
+    "training.keras.multi_gpu": "multi_gpu_model",
+    "training.torch.experiment": "TorchExperiment",
+}
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

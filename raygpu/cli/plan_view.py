@@ -234,10 +234,8 @@ def _stopping(config: SweepConfig) -> str:
     stopping = config.stopping
     rules = []
     match stopping.algorithm:
-        case "halving":
-            rules = [f"by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
-        case "hyperband":
-            rules = [f"by hyperband (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
+        case "halving" | "hyperband" as rule:
+            rules = [f"by {rule} (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
         case "median":
             rules = [f"below the median (grace {stopping.grace_epochs})"]
     if stopping.patience is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import insort
 from collections.abc import Iterable, Sequence
@@ -19,12 +18,6 @@ def rungs(grace_epochs: float, reduction: float, max_epochs: int) -> list[int]:
         found.append(math.ceil(rung - 1e-9))
         rung *= reduction
     return sorted(set(found))
-
-
-def mean_epochs(grace_epochs: float, reduction: float, max_epochs: int) -> float:
-    """Return the mean number of epochs of a trial, if one trial in `reduction` survives each rung."""
-    bounds = [0, *rungs(grace_epochs, reduction, max_epochs), max_epochs]
-    return sum((end - start) / reduction**k for k, (start, end) in enumerate(itertools.pairwise(bounds)))
 
 
 class Halving:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from raygpu.search.halving import Halving, rungs
@@ -102,7 +102,10 @@ class Hyperband:
 
 
 def stops(grace_epochs: int, reduction: float, max_epochs: int, brackets: int | None) -> dict[int, float]:
-    """Return the share, of the trials that reach a rung, that is expected to stop there, by epoch."""
+    """Return the share, of the trials that reach a rung, that is expected to stop there, by epoch.
+
+    brackets: number of brackets, 1 for halving; None for all.
+    """
     first = rungs(grace_epochs, reduction, max_epochs)
     shares = bracket_shares(len(first), reduction, brackets)
     found: dict[int, float] = {}
@@ -114,10 +117,10 @@ def stops(grace_epochs: int, reduction: float, max_epochs: int, brackets: int | 
     return found
 
 
-def mean_epochs(grace_epochs: int, reduction: float, max_epochs: int, brackets: int | None) -> float:
-    """Return the mean number of epochs of a trial, if one trial in `reduction` survives each rung."""
+def mean_epochs(stopped: Mapping[int, float], max_epochs: int) -> float:
+    """Return the mean number of epochs of a trial. stopped: result of `stops`, in the order of the epochs."""
     left, before, total = 1.0, 0, 0.0
-    for epoch, ending in stops(grace_epochs, reduction, max_epochs, brackets).items():
+    for epoch, ending in stopped.items():
         total += left * (epoch - before)
         left, before = left * (1 - ending), epoch
     return total + left * (max_epochs - before)

@@ -6,7 +6,7 @@ import math
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 
 
 class Median:
@@ -37,7 +37,7 @@ class Median:
                 continue
             own.scores.append(self.sign * score)
             others = self._means.setdefault(epoch, [])
-            if len(others) >= self.min_trials and own.best < _median(others):
+            if len(others) >= self.min_trials and own.best < median(others):
                 self._stopped.add((trial_id, epoch))
             insort(others, fmean(own.scores))
         return frozenset(trial_id for trial_id, _ in scores if (trial_id, epoch) in self._stopped)
@@ -58,8 +58,3 @@ class _Trial:
     best: float = -math.inf
     scores: list[float] = field(default_factory=list)
     """Scores from epoch `grace_epochs` on."""
-
-
-def _median(ordered: Sequence[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

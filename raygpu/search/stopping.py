@@ -6,7 +6,7 @@ import math
 
 from raygpu.config import SweepConfig
 from raygpu.search import hyperband
-from raygpu.search.halving import Halving, mean_epochs, rungs
+from raygpu.search.halving import Halving, rungs
 from raygpu.search.hyperband import Hyperband
 from raygpu.search.median import Median
 from raygpu.search.patience import Patience, WithPatience
@@ -62,16 +62,9 @@ def expected_epochs(config: SweepConfig) -> float:
 
     Of a set with repeats, the rule may stop the first trial; the others then do not run at all.
     """
-    stopping = config.stopping
     if config.epochs is None:
         return 1
-    match stopping.algorithm:
-        case "halving":
-            first = mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
-        case "hyperband":
-            first = hyperband.mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs, stopping.brackets)
-        case _:
-            return config.epochs
+    first = hyperband.mean_epochs(_stops_of_first(config), config.epochs)
     return (first + (config.per_set - 1) * expected_survival(config) * config.epochs) / config.per_set
 
 
@@ -88,12 +81,7 @@ def expected_survival(config: SweepConfig) -> float:
 def _stops_of_first(config: SweepConfig) -> dict[int, float]:
     """Return the share that is expected to stop at each epoch, of the trials that the rule compares."""
     stopping = config.stopping
-    if config.epochs is None:
+    if config.epochs is None or stopping.algorithm not in ("halving", "hyperband"):
         return {}
-    match stopping.algorithm:
-        case "halving":
-            first = rungs(stopping.grace_epochs, stopping.reduction, config.epochs)
-            return dict.fromkeys(first, 1 - 1 / stopping.reduction)
-        case "hyperband":
-            return hyperband.stops(stopping.grace_epochs, stopping.reduction, config.epochs, stopping.brackets)
-    return {}
+    brackets = 1 if stopping.algorithm == "halving" else stopping.brackets
+    return hyperband.stops(stopping.grace_epochs, stopping.reduction, config.epochs, brackets)

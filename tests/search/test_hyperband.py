@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -11,7 +12,6 @@ from ray import cloudpickle
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
-from raygpu.search.halving import mean_epochs as mean_of_halving
 from raygpu.search.halving import rungs
 from raygpu.search.hyperband import CHUNK, Hyperband, bracket_of, bracket_shares, first_rungs, mean_epochs, stops
 from raygpu.search.trials import Trial
@@ -94,6 +94,12 @@ def test_forgotten_trials_and_a_stop_in_between_leave_no_trace() -> None:
     assert again.decide(1, scores) == without.decide(1, scores)
 
 
+def mean_of_halving(grace: float, reduction: float, epochs: int) -> float:
+    """Mean epochs of a trial, if one in `reduction` survives each rung."""
+    bounds = [0, *rungs(grace, reduction, epochs), epochs]
+    return sum((end - start) / reduction**k for k, (start, end) in enumerate(itertools.pairwise(bounds)))
+
+
 @given(st.integers(1, 3), REDUCTIONS, st.integers(2, 60), st.integers(1, 6))
 def test_the_expected_epochs_are_those_of_the_brackets(
     grace: int, reduction: float, epochs: int, brackets: int
@@ -102,6 +108,8 @@ def test_the_expected_epochs_are_those_of_the_brackets(
     shares = bracket_shares(len(first), reduction, brackets)
     own = [mean_of_halving(rung, reduction, epochs) for rung in [*first, float(epochs)]]
     expected = sum(share * mean for share, mean in zip(shares, own, strict=False))
-    assert mean_epochs(grace, reduction, epochs, brackets) == pytest.approx(expected)
+    assert mean_epochs(stops(grace, reduction, epochs, brackets), epochs) == pytest.approx(expected)
     assert all(0 < part < 1 for part in stops(grace, reduction, epochs, brackets).values())
-    assert mean_epochs(grace, reduction, epochs, 1) == pytest.approx(mean_of_halving(grace, reduction, epochs))
+    assert mean_epochs(stops(grace, reduction, epochs, 1), epochs) == pytest.approx(
+        mean_of_halving(grace, reduction, epochs)
+    )
