@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from raygpu.config.population_section import require_rising
 from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig, maximizes
@@ -22,6 +22,22 @@ from raygpu.config.sections import (
 )
 
 
+def _listed(value: Any) -> str:
+    """Check that whole numbers are given by commas, or auto. Raises ValueError."""
+    words = [word.strip() for word in str(value).split(",")]
+    if value != "auto" and not all(word.isdecimal() and float(word) > 0 for word in words):
+        raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 4,8,12")
+    return str(value)
+
+
+Listed = Annotated[str, BeforeValidator(_listed)]
+"""Whole numbers above 0 by commas, or auto."""
+
+
+def _numbers(listed: str) -> tuple[int, ...] | None:
+    return None if listed == "auto" else tuple(int(word) for word in listed.split(","))
+
+
 class PackConfig(TrialsConfig):
     """A measurement of how many trainings one GPU carries: a single draw of [space], at growing numbers at once."""
 
@@ -31,7 +47,7 @@ class PackConfig(TrialsConfig):
     """Ways of sharing the GPU: all that exist here, or some of process, mps, fused, split, threads by commas."""
     most: Annotated[int, Field(ge=1)] = 377
     """Largest number of trainings at once."""
-    numbers: str = "auto"
+    numbers: Listed = "auto"
     """Trainings at once: auto (1, 2, 3, 5, 8, 13 ... while more gain), or these by commas, whether they gain or not."""
     rounds: Annotated[int, Field(ge=1)] = 3
     """Measurements of each point, and up to three times as many where they differ much; a point is their median. One
@@ -50,18 +66,10 @@ class PackConfig(TrialsConfig):
             raise ValueError(f"{unknown[0]!r} is no way; allowed: all, or some of {', '.join(WAYS)} by commas")
         return value
 
-    @field_validator("numbers", mode="before")
-    @classmethod
-    def _whole_numbers(cls, value: Any) -> str:
-        words = [word.strip() for word in str(value).split(",")]
-        if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
-            raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 4,8,12")
-        return str(value)
-
     @property
     def chosen_numbers(self) -> tuple[int, ...] | None:
         """Requested numbers of trainings at once; None for auto."""
-        return None if self.numbers == "auto" else tuple(int(word) for word in self.numbers.split(","))
+        return _numbers(self.numbers)
 
     @property
     def chosen_ways(self) -> tuple[Way, ...]:
@@ -217,7 +225,7 @@ class BalanceConfig(TrainConfig):
 
     REFUSED: ClassVar[Mapping[str, str]] = {"space": "is for a search; a balance takes one set of [hyperparameters]"}
 
-    batches: str = "auto"
+    batches: Listed = "auto"
     """Samples of each device in a step: auto (the configuration's global batch, split by measured speeds), or these by
     commas in the order of the devices, as in 512,355."""
     best_batch: bool = False
@@ -231,14 +239,6 @@ class BalanceConfig(TrainConfig):
     turn_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds of one turn of the training with balanced shares, and of the one with equal shares."""
 
-    @field_validator("batches", mode="before")
-    @classmethod
-    def _whole_batches(cls, value: Any) -> str:
-        words = [word.strip() for word in str(value).split(",")]
-        if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
-            raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 512,355")
-        return str(value)
-
     @model_validator(mode="after")
     def _one_batch(self) -> BalanceConfig:
         if self.best_batch and (self.global_batch is not None or self.batches != "auto"):
@@ -249,4 +249,4 @@ class BalanceConfig(TrainConfig):
     @property
     def chosen_batches(self) -> tuple[int, ...] | None:
         """Requested samples of each device in a step; None for auto."""
-        return None if self.batches == "auto" else tuple(int(word) for word in self.batches.split(","))
+        return _numbers(self.batches)
