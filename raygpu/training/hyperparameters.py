@@ -21,6 +21,8 @@ OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 DEFAULT_LR: dict[OptimizerName, float] = {"sgd": 1e-2, "adam": 1e-3, "adamw": 1e-3}
 """Learning rate where the hyper-parameters have no `lr`."""
 SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
+ROUNDING = 1e-9
+"""Share of `step_epochs` by which a step may miss a drop: 3 epochs of 0.1 are a little less than 0.3."""
 READ_BY_RAYGPU = frozenset({"batch_size", "micro_batch_size", "optimizer"})
 """Hyper-parameters that shape every program, beside those that its model reads."""
 
@@ -153,7 +155,7 @@ class OptimizerSettings:
                 progress = (step - warmup) / max(1, steps_per_epoch * epochs - warmup)
                 return self.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
             case "step":
-                return self.lr * self.gamma ** math.floor(step / steps_per_epoch / self.step_epochs)
+                return self.lr * self.gamma ** math.floor(step / steps_per_epoch / self.step_epochs + ROUNDING)
         return self.lr
 
     def lr_at_each(self, steps: np.ndarray, steps_per_epoch: int, epochs: int) -> np.ndarray:
@@ -183,6 +185,8 @@ def _within(value: Any, low: float, high: float) -> bool:
 
 def _number(hp: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
     value = hp.get(name, default)
+    if isinstance(value, float) and math.isinf(value):
+        raise ValueError(f"hyper-parameter {name}: read {value!r}; a finite number is wanted")
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise ValueError(f"hyper-parameter {name}: read {value!r}; a number from {low:g} to {high:g} is wanted")
     return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +26,14 @@ def test_values_of_each_schedule() -> None:
     assert rates(2, 3, lr=1.0, schedule="step", step_epochs=1.5, gamma=0.5) == [1, 1, 1, 0.5, 0.5, 0.5]
     assert rates(4, 2, lr=1.0, warmup_epochs=1) == [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]
     assert rates(2, 2, lr=1.0, schedule="cosine", warmup_epochs=1) == pytest.approx([0.5, 1, 1, 0.5])
+
+
+@pytest.mark.parametrize("steps_per_epoch", [7, 10, 30, 100])
+@pytest.mark.parametrize("step_epochs", ["0.1", "0.3", "0.6", "0.7", "1.1", "1.2", "3.3"])
+def test_the_rate_drops_at_the_step_that_begins_after_so_many_epochs(step_epochs: str, steps_per_epoch: int) -> None:
+    found = rates(steps_per_epoch, 12, lr=1.0, schedule="step", step_epochs=float(step_epochs), gamma=0.5)
+    each = Fraction(step_epochs)
+    assert found == [0.5 ** (Fraction(step, steps_per_epoch) // each) for step in range(12 * steps_per_epoch)]
 
 
 @given(
@@ -76,6 +85,7 @@ def test_batch_sizes_refused(size: Any) -> None:
     [
         {"lr": float("nan")},
         {"lr": "0.1"},
+        {"lr": float("inf")},
         {"momentum": 1.5},
         {"weight_decay": -0.1},
         {"step_epochs": 0},

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from raygpu.errors import BadInput
 from raygpu.experiment import Arrays, Splits, named
 from raygpu.planning.batches import epoch_order
 from raygpu.training.data.samples import Samples
@@ -72,6 +73,12 @@ class Column:
         """Bytes that all samples would take."""
         return self.dtype.itemsize * math.prod(self.shape)
 
+    def is_read_with(self, other: Column) -> bool:
+        """Return whether both are fields of the same samples."""
+        own, others = self.rows, other.rows
+        same = own is others or (own is not None and others is not None and np.array_equal(own, others))
+        return same and self.samples is other.samples
+
     def absolute(self, rows: np.ndarray | slice) -> np.ndarray:
         """Return the data set's numbers of these samples."""
         if self.rows is not None:
@@ -108,10 +115,33 @@ class Column:
 
 
 def reading_notes(splits: Splits) -> list[str]:
-    """Return lines for a person on how samples are read; none for arrays."""
+    """Return lines for a person on how samples are read; none for arrays. Raises BadInput as `require_readable`."""
+    require_readable(splits)
     parts = (splits.train_inputs, splits.validation_inputs, splits.test_inputs)
     found = [column.samples.notes for part in parts if part is not None for column in columns_of(part)[:1]]
     return list(dict.fromkeys(note for notes in found for note in notes))
+
+
+def require_readable(splits: Splits) -> None:
+    """Raise BadInput for columns that one training cannot read: those of a part need the same samples, and all parts or
+    none have inputs that are read."""
+    parts = {
+        "train": (splits.train_inputs, splits.train_targets),
+        "validation": (splits.validation_inputs, splits.validation_targets),
+        "test": (splits.test_inputs, splits.test_targets),
+    }
+    read = dict[str, bool]()
+    for part, (inputs, targets) in parts.items():
+        if inputs is None or targets is None:
+            continue
+        own, read[part] = [*columns_of(inputs), *columns_of(targets)], bool(columns_of(inputs))
+        if not all(each.is_read_with(own[0]) for each in own):
+            raise BadInput(f"data: the {part} columns are of different data sets or samples: give those of one")
+        if own and not read[part]:
+            raise BadInput(f"data: the {part} targets are of dataset_splits, and its inputs are not: give both of it")
+    if len(set(read.values())) > 1:
+        names = (" and ".join(part for part, each in read.items() if each == kind) for kind in (True, False))
+        raise BadInput("data: {} of dataset_splits, and {} of arrays: give all parts as one of both".format(*names))
 
 
 def order_of_reading(column: Column, epoch: int, per_epoch: int) -> np.ndarray:

@@ -72,6 +72,8 @@ def _wrapped(dataset: Any, part: str, reading: ReadOptions, count: int | None) -
     if own.__module__.startswith("ray.data"):
         raise TypeError(f"{part}: a {own.__name__} of Ray Data; wanted: its rows, as raygpu.RayRows(dataset)")
     length = len(dataset) if has["__len__"] else count
+    if has["__len__"] and count is not None:
+        raise ValueError(f"num_samples: read {count} of {part}; a {own.__name__} has a length of its own, {length}")
     if length == 0:
         raise ValueError(f"{part}: a {own.__name__} without a sample")
     if has["__getitem__"] and has["__len__"] and not _is_torch_stream(dataset):

@@ -12,7 +12,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Arrays, Splits, split_rows
 from raygpu.training.data.columns import Column
 from raygpu.training.data.dataset_inspection import inspect_dataset
-from raygpu.training.data.fields import Batch
+from raygpu.training.data.fields import Batch, unnamed
 from raygpu.training.data.samples import ReadOptions, Samples
 from raygpu.training.data.stream import Stream
 
@@ -85,8 +85,9 @@ def dataset_splits(
         raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
     names = (targets,) if isinstance(targets, str) else tuple(targets)
     plain = ReadOptions(names, None, collate_fn, cache, loader)
-    samples, seen = inspect_dataset(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     given = {"validation": validation, "test": test}
+    _require_of_datasets(num_samples, given)
+    samples, seen = inspect_dataset(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     rows = _cut(samples, seen, _shares(given))
     parts, planned = {"train": _columns(samples, seen, rows.get("train"))}, samples.cache_bytes(samples.decoded)
     for part, other in given.items():
@@ -112,6 +113,14 @@ def _shares(given: Mapping[str, Any]) -> dict[str, float]:
     if given["validation"] is None:
         raise ValueError("validation: read None; allowed: a data set, or a share of train above 0 and below 1")
     return shares
+
+
+def _require_of_datasets(num_samples: Mapping[str, int], given: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number of samples of what is no part of the data, or a share of `train`."""
+    shares = _shares(given)
+    allowed = ["train", *(part for part, other in given.items() if other is not None and part not in shares)]
+    if unknown := sorted(set(num_samples) - set(allowed)):
+        raise ValueError(f"num_samples: read {unknown[0]!r}; allowed: {', '.join(allowed)}, of the data sets given")
 
 
 def _require_valid(loader: Mapping[str, Any]) -> None:
@@ -171,11 +180,7 @@ def _columns(samples: Samples, seen: Batch, rows: np.ndarray | None) -> tuple[Ar
         {name: Column(samples, part, name, array, rows, listed) for name, array in seen[part].items()}
         for part, listed in ((0, None), (1, _all_targets(samples, seen)))
     )
-    return _arrays(inputs), _arrays(targets)
-
-
-def _arrays(columns: Mapping[str, Any]) -> Arrays:
-    return columns[""] if list(columns) == [""] else columns
+    return unnamed(inputs), unnamed(targets)
 
 
 def _all_targets(samples: Samples, seen: Batch) -> np.ndarray | None:

@@ -50,6 +50,11 @@ def parts_of(sample: Any, targets: Sequence[str], where: str) -> Batch:
     return fields_of(sample[0], where), fields_of(sample[1], where)
 
 
+def unnamed(fields: Mapping[str, Any]) -> Any:
+    """Return a single field that has the empty name by itself; the named ones as they are."""
+    return fields[""] if list(fields) == [""] else fields
+
+
 def fields_of(value: Any, where: str) -> Fields:
     """Return a value, or a mapping of values, as arrays by name. Raises SampleError for what is no array of numbers."""
     if isinstance(value, Mapping):

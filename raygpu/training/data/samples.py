@@ -22,7 +22,7 @@ import cloudpickle
 import numpy as np
 
 from raygpu.errors import one_line
-from raygpu.training.data.fields import Batch, Fields, SampleError, fields_of, parts_of
+from raygpu.training.data.fields import Batch, Fields, SampleError, fields_of, parts_of, unnamed
 from raygpu.training.data.generators import random_state_kept, seed_generators, state
 from raygpu.training.data.sample_cache import Form, SampleCache
 
@@ -248,7 +248,7 @@ class Samples:
         made = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
         where = f"transform() of {self._where(row)}"
         try:
-            found = self.reading.transform(made[""] if list(made) == [""] else made)
+            found = self.reading.transform(unnamed(made))
         except Exception as error:  # the user's code: whatever it raises is the message
             raise SampleError(f"{where} failed: {one_line(error)}") from error
         return fields_of(found, where)

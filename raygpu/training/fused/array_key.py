@@ -1,7 +1,8 @@
 """The key by which measured widths and compiled steps of an array are kept: all that its step is made of.
 
-An array with another key has another step, or another speed. A key cannot see everything that a model's code reads, so
-a kept step is also compared with the eager one before it is used.
+An array with another key has another step, or another speed. Code is known by the files of the loaded modules, and
+constants by the attributes and variables that it reads. A key cannot see everything that a model's code reads, so a
+kept step is also compared with the eager one before it is used.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import platform
 import sys
 from functools import cache
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import raygpu
-from raygpu.experiment import ALL_NAMES, Experiment
+from raygpu.experiment import ALL_NAMES, Experiment, Hyperparameters
+from raygpu.training.torch.python_state import ADDRESS, in_users_file, plain_state
 
 if TYPE_CHECKING:
     from raygpu.training.fused.model_array import TorchArray
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 OWN_CODE = ("training", "training/fused", "training/torch")
 """Folders of raygpu's code that a step is made of."""
+LARGE = 2**24
+"""Bytes of a file above which its size and time stand for its content."""
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -37,9 +42,12 @@ def array_key(array: TorchArray) -> str | None:
     program, tile = array.program, array.tiles[0]
     inputs, targets = array.data.train_batch(1, torch.zeros(1, dtype=torch.int64))
     own, read = array.trials[0].hyperparameters, program.hp.names_read
+    state = plain_state(program.model, array.experiment).items()
     known = {
         "versions": [raygpu.__version__, _own_code(), torch.__version__, platform.python_version()],
         "experiment": [type(array.experiment).__module__, type(array.experiment).__qualname__, code],
+        # Members differ in an `hp` that is kept; what the step reads of it is below.
+        "state": {path: ADDRESS.sub("", text) for path, text in state if Hyperparameters.__name__ not in text},
         "read": {name: repr(own[name]) for name in sorted(own) if name in read or ALL_NAMES in read},
         "optimizer": [*program.optimizer.program, program.optimizer.num_buffers],
         "device": [array.device.type, _device(array.device)],
@@ -54,26 +62,29 @@ def array_key(array: TorchArray) -> str | None:
 
 
 def code_digest(experiment: Experiment) -> str | None:
-    """Return a digest of the files of an experiment's classes, and of what was imported of their packages; None if a
-    class is in no file."""
-    files: set[Path] = set()
+    """Return a digest of the files of an experiment's classes, and of all loaded modules of the user's; None if a class
+    is in no file."""
+    loaded = (getattr(module, "__dict__", {}).get("__file__") for module in tuple(sys.modules.values()))
+    files = {file for file in loaded if isinstance(file, str) and in_users_file(file) and os.path.isfile(file)}
     for kind in type(experiment).__mro__:
         if kind.__module__.split(".")[0] in ("builtins", "raygpu", "abc", "typing"):
             continue
         try:
-            files.add(Path(inspect.getsourcefile(kind) or ""))
+            files.add(inspect.getsourcefile(kind) or "")
         except (TypeError, OSError):
             return None
-        top = kind.__module__.split(".")[0]
-        modules = [module for name, module in sys.modules.items() if name.split(".")[0] == top]
-        files |= {Path(path) for module in modules if (path := getattr(module, "__file__", None))}
-    digest = hashlib.sha256()
     try:
-        for path in sorted(files):
-            digest.update(path.read_bytes())
+        stats = [(file, os.stat(file)) for file in sorted(files)]
+        digests = [_file_digest(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     except OSError:
         return None
-    return digest.hexdigest()[:16]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+@cache
+def _file_digest(file: str, size: int, modified_ns: int) -> str:
+    content = Path(file).read_bytes() if size <= LARGE else f"{size} {modified_ns}".encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 @cache

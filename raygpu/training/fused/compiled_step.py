@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from raygpu.training.data.fields import unnamed
 from raygpu.training.fused.random_inputs import traced
 from raygpu.training.fused.tile import Stacked, Tile
 from raygpu.training.torch.data import Tensors
@@ -48,10 +49,9 @@ class LoadedStep:
     def __call__(self, *arguments: Any) -> torch.Tensor:
         """Take a step in place; return the losses, packed, (width, ...). arguments: as `Arguments`."""
         parameters, fixed, buffers, optimizer_state, inputs, targets, numbers, *drawn = arguments
-        tensors = [*parameters.values(), *fixed.values(), *buffers.values()]
-        for stack in optimizer_state:
-            tensors += stack.values()
-        return self._run([*tensors, *_tensors(inputs), *_tensors(targets), numbers, *(drawn[0] if drawn else [])])[0]
+        stacks = (parameters, fixed, buffers, *optimizer_state, _named(inputs), _named(targets))
+        tensors = [tensor for stack in stacks for tensor in stack.values()]
+        return self._run([*tensors, numbers, *(drawn[0] if drawn else [])])[0]
 
 
 class StepCompiledAtFirst:
@@ -90,7 +90,7 @@ def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -
         values: Iterator[torch.Tensor] = iter(flat)
         found = [{name: next(values) for name in part} for part in names]
         parameters, fixed, buffers, *optimizer_state = found[: 3 + num_states]
-        inputs, targets = (_unnamed(part) for part in found[3 + num_states :])
+        inputs, targets = (unnamed(part) for part in found[3 + num_states :])
         numbers, *drawn = values
         tile = Tile([], [], parameters, fixed, buffers, optimizer_state)
         return (program.eager_step(tile, inputs, targets, numbers, drawn),)
@@ -112,14 +112,6 @@ def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -
         )
 
 
-def _tensors(parts: Tensors) -> list[torch.Tensor]:
-    return [parts[name] for name in sorted(parts)] if isinstance(parts, dict) else [parts]
-
-
 def _named(parts: Tensors) -> Stacked:
     """Return inputs or targets by name, sorted; a single tensor has no name."""
     return {name: parts[name] for name in sorted(parts)} if isinstance(parts, dict) else {"": parts}
-
-
-def _unnamed(parts: Stacked) -> Tensors:
-    return parts[""] if [*parts] == [""] else parts

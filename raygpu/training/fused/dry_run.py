@@ -32,7 +32,7 @@ from raygpu.training.torch.experiment import forward, overrides, summed_loss, tr
 from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
-from raygpu.training.torch.reduction import backward
+from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn
 from raygpu.training.torch.solo import TorchSolo
 
@@ -149,7 +149,8 @@ def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
 
 
 def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials with steps large enough to show differences of their gradients, and no larger.
+    """Return the trials with steps large enough to show differences of their gradients, and no larger; each with a seed
+    of its own, where several are repeats by one.
 
     Adam's step would otherwise be as large for a gradient that is nothing but rounding.
     """
@@ -170,7 +171,7 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
                 values["eps"] = max(values.get("eps", 0.0), VISIBLE_EPS)
             case other:
                 assert_never(other)
-        found.append(replace(trial, fold=None, hyperparameters=values))
+        found.append(replace(trial, seed=trials[0].seed + place, fold=None, hyperparameters=values))
     return found
 
 
@@ -181,8 +182,7 @@ def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> floa
     model = initial_model(experiment, hp, trial.seed)
     loss = training_loss(experiment, model.train(), inputs, targets, hp)
     backward(loss)
-    norms = [p.grad.float().norm() if not p.grad.is_sparse else p.grad.to_dense().norm()
-             for p in model.parameters() if p.grad is not None]  # fmt: skip
+    norms = [dense(p.grad).float().norm() for p in model.parameters() if p.grad is not None]
     norm = torch.stack(norms).norm().item() if norms else 1.0
     return norm if math.isfinite(norm) else 1.0
 

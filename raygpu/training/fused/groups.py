@@ -11,7 +11,7 @@ from typing import Protocol
 from raygpu.config.sections import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
-from raygpu.search.signature import ITS_OWN, Group, Signature, Signatures, representatives
+from raygpu.search.signature import ITS_OWN, Group, Signature, Signatures, differing_names, representatives
 from raygpu.search.trials import Trial
 from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
@@ -61,7 +61,8 @@ class TorchGrouper:
         self._precision = precision
         self._folder = Path(folder).absolute()
         self._signatures = Signatures(lambda trial: dry_run.names_read(experiment, trial, splits), dry_run.check)
-        self._obstacles: dict[tuple[tuple[str, str], ...], str | None] = {}
+        self._obstacles: dict[tuple[tuple[str, str], ...], tuple[str | None, frozenset[str]]] = {}
+        """The reason of each kind of trials, and the hyper-parameters in which those that were tried differ."""
         self.alone: dict[Signature, str] = {}
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
@@ -113,10 +114,13 @@ class TorchGrouper:
         settings = OptimizerSettings.of(group.trials[0].hyperparameters)
         size = str(settings.parts_of(settings.batch_size))
         key = (*(value for value in values if value[0] not in READ_BY_RAYGPU), ("batch_size", size))
-        if key not in self._obstacles:
-            chosen = representatives(group.trials, group.signature)
-            self._obstacles[key] = self._dry_run.obstacle(self._experiment, self._splits, chosen, self._precision)
-        return self._obstacles[key]
+        chosen = representatives(group.trials, group.signature)
+        names = differing_names(chosen)
+        reason, tried = self._obstacles.get(key, (None, None))
+        if tried is None or (reason is None and not names <= tried):  # trials that differ in more than those before
+            reason = self._dry_run.obstacle(self._experiment, self._splits, chosen, self._precision)
+            self._obstacles[key] = reason, names | (tried or frozenset())
+        return reason
 
 
 class KerasGrouper:

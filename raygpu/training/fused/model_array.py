@@ -127,7 +127,7 @@ class TorchArray:
 
         base = model(0)
         _require_stackable(base)  # before a cast, which gives each tensor memory of its own
-        cast_model(base, dtype)
+        base = cast_model(base, dtype)
         facts = step_facts(experiment, hp, base, self.data, self.batch_size)
         self.program = Program(experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()

@@ -24,7 +24,7 @@ from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, StepF
 from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.random_inputs import RandomInputs, traced
 from raygpu.training.fused.tile import Stacked, Tile
-from raygpu.training.torch.data import Tensors, copied, copied_outputs
+from raygpu.training.torch.data import Tensors, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
 
@@ -244,7 +244,7 @@ class Program:
         own = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
         with self.context(), own:
             loss = functional_call(self._step, state, (inputs, targets))
-        return objective(loss), (packed(loss), {name: state[f"{MODEL}.{name}"] for name in buffers})
+        return objective(loss).reshape(()), (packed(loss), {name: state[f"{MODEL}.{name}"] for name in buffers})
 
     def _forward(self, state: Stacked, inputs: Tensors) -> Any:
         """Run the model with this state."""
@@ -279,7 +279,7 @@ class Program:
         def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
             """Evaluate one member."""
             outputs = self._outputs(member, inputs)
-            loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
+            loss = self.experiment.loss(copied(outputs), copied(targets))  # it may change them
             values = scores(loss, self.experiment.metrics(outputs, targets))
             return {name: packed(value) for name, value in values.items()}
 
@@ -307,7 +307,7 @@ class Program:
         def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, Any]:
             """Compute one member's outputs and loss."""
             outputs = self._outputs(member, inputs)
-            return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(copied_outputs(outputs), copied(targets)))}
+            return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(copied(outputs), copied(targets)))}
 
         values = self._mapped(one, state, inputs, targets, own=own)
         outputs = values.pop(OUTPUTS)

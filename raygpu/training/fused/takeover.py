@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from raygpu.training.fused.audit import AuditedArray
 from raygpu.training.fused.loss_scales import write_scale
 from raygpu.training.fused.program import Program
 from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.parameter_average import unaveraged
 
 
-class EvolvingArray(Protocol):
-    """The part of an array that a takeover uses: see `TorchArray`."""
-
-    program: Program
-    device: torch.device
-    epoch: int
-    steps_per_epoch: int
-
-    def place(self, trial_id: str) -> tuple[Tile, int]:
-        """Return the tile of a member, and its row there. Raises KeyError for one that was dropped."""
-
-
 @torch.no_grad()
-def copy_members(array: EvolvingArray, donors: Mapping[str, str]) -> None:
+def copy_members(array: AuditedArray, donors: Mapping[str, str]) -> None:
     """Copy to members what a checkpoint of others would hold. donors: trial ids by trial id; no donor is a taker.
 
     A donor without momentum has no such state: that of its taker begins at zero.
@@ -60,7 +49,7 @@ def _kept(program: Program, tile: Tile) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def write_member(array: EvolvingArray, trial_id: str, state: Mapping[str, Any]) -> None:
+def write_member(array: AuditedArray, trial_id: str, state: Mapping[str, Any]) -> None:
     """Write a member's checkpoint, as its training alone saves it, into its row. Raises ValueError for one of another
     epoch."""
     if state["epoch"] != array.epoch:

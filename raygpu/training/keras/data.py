@@ -14,7 +14,7 @@ import numpy as np
 from raygpu.errors import one_line
 from raygpu.experiment import Arrays, named, reads_later, take
 from raygpu.training.data.columns import Column, columns_of
-from raygpu.training.data.fields import SampleError
+from raygpu.training.data.fields import SampleError, unnamed
 from raygpu.training.keras.quiet_import import tf
 
 READ_AHEAD = 2
@@ -105,7 +105,7 @@ class ReadData:
         """Return inputs and targets, from all fields in a row."""
         found = iter(fields)
         inputs, targets = ({name: next(found) for name in part} for part in self._parts)
-        return _single(inputs), _single(targets)
+        return unnamed(inputs), unnamed(targets)
 
     def take_waited(self) -> float | None:
         """Return the seconds that the training has waited for samples since the last call."""
@@ -151,11 +151,9 @@ class ReadData:
     def _fields(self, rows: np.ndarray, epoch: int) -> list[np.ndarray]:
         """Return the fields of these samples, of the number types of the splits."""
         batch = self._column.samples.batch(self._column.absolute(rows), epoch)
-        return [
-            np.asarray(read[name] if isinstance(array, Column) else take(array, rows)).astype(array.dtype, copy=False)
-            for part, read in zip(self._parts, batch, strict=True)
-            for name, array in part.items()
-        ]
+        arrays: list[Any] = [array for part in self._parts for array in part.values()]
+        found = (batch[a.part][a.name] if isinstance(a, Column) else np.asarray(take(a, rows)) for a in arrays)
+        return [read.astype(array.dtype, copy=False) for read, array in zip(found, arrays, strict=True)]
 
 
 def tensors(arrays: Arrays) -> Any:
@@ -170,7 +168,3 @@ def chosen_rows(given: Any, rows: Any) -> Any:
     if isinstance(given, dict):
         return {name: chosen_rows(tensor, rows) for name, tensor in given.items()}
     return given[rows] if isinstance(rows, slice) else tf.gather(given, rows)
-
-
-def _single(fields: dict[str, Any]) -> Any:
-    return fields[""] if list(fields) == [""] else fields

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter, methodcaller
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -123,7 +124,7 @@ class DeviceData:
         if len(different) != 1:
             raise ValueError(f"fold: trials that train together need folds of one size, and have {sorted(different)}")
         (num_train, num_validation), shared = different.pop(), len(own) == 1
-        held, expected = (_view(part, data.held(own[0])) for part in at_home) if shared else at_home
+        held, expected = (of_each(part, itemgetter(data.held(own[0]))) for part in at_home) if shared else at_home
         inputs, targets = at_home
         return cls(device, home, inputs, targets, held, expected, num_train, num_train, num_validation, data, shared)
 
@@ -142,26 +143,24 @@ class DeviceData:
 
     def train_batch(self, epoch: int, chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
         """Return inputs and targets of these training samples: copies."""
-        chosen = chosen.to(self.home)
-        return self._gathered(self.train_inputs, chosen), self._gathered(self.train_targets, chosen)
+        return self._taken((self.train_inputs, self.train_targets), chosen)
 
-    def _gathered(self, parts: Tensors, chosen: torch.Tensor) -> Tensors:
-        if chosen.ndim == 1:
-            return moved(rows(parts, chosen), self.device)
-        return gathered(parts, chosen, self.device)
+    def _taken(self, pair: tuple[Tensors, Tensors], chosen: torch.Tensor | slice) -> tuple[Tensors, Tensors]:
+        """Return copies of these samples of inputs and targets, on the device."""
+        inputs, targets = (moved(rows(part, chosen), self.device) for part in pair)
+        return inputs, targets
 
     def validation_batches(self, parts: Sequence[slice]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each part of the validation data: copies."""
         for part in parts:
-            inputs, targets = (rows(each, part) for each in (self.validation_inputs, self.validation_targets))
-            yield moved(inputs, self.device), moved(targets, self.device)
+            yield self._taken((self.validation_inputs, self.validation_targets), part)
 
     def own_validation_batch(self, trials: Sequence[Trial], part: slice) -> tuple[Tensors, Tensors]:
         """Return a part of each trial's own validation data; where it is not shared."""
         assert self.folds is not None
         starts = [self.folds.starts[trial.fold] for trial in trials if trial.fold is not None]
-        chosen = (torch.tensor(starts)[:, None] + torch.arange(part.start, part.stop)).to(self.home)
-        return self._gathered(self.validation_inputs, chosen), self._gathered(self.validation_targets, chosen)
+        chosen = torch.tensor(starts)[:, None] + torch.arange(part.start, part.stop)
+        return self._taken((self.validation_inputs, self.validation_targets), chosen)
 
     def on_device(self) -> list[torch.Tensor]:
         """Return the tensors that stay on the device."""
@@ -183,11 +182,6 @@ def _parts(data: Data) -> list[Arrays]:
     return [data.train_inputs, data.train_targets, data.validation_inputs, data.validation_targets]
 
 
-def _view(parts: Tensors, chosen: slice) -> Tensors:
-    """Return some samples, without a copy."""
-    return {name: tensor[chosen] for name, tensor in parts.items()} if isinstance(parts, dict) else parts[chosen]
-
-
 def home_of(data: Data, device: torch.device) -> torch.device:
     """Return the device if the data fits in half of its free memory, otherwise the host."""
     if device.type != "cuda":
@@ -198,11 +192,8 @@ def home_of(data: Data, device: torch.device) -> torch.device:
 
 
 def tensors(arrays: Arrays) -> Tensors:
-    """Return tensors that share the arrays' memory. `rows` and `gathered` copy out of it, so that no model can write to
-    it."""
-    if isinstance(arrays, Mapping):
-        return {name: _tensor(array) for name, array in arrays.items()}
-    return _tensor(arrays)
+    """Return tensors that share the arrays' memory. `rows` copies out of it, so that no model can write to it."""
+    return of_each(arrays, _tensor)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
@@ -212,32 +203,27 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array if min(array.strides, default=0) >= 0 else array.copy())
 
 
-def copied(parts: Tensors) -> Tensors:
-    """Copy tensors to memory of their own."""
-    if isinstance(parts, dict):
-        return {name: tensor.clone() for name, tensor in parts.items()}
-    return parts.clone()
+def of_each(parts: Any, function: Callable[[Any], torch.Tensor]) -> Tensors:
+    """Return the results of a function of one tensor or array, or of each named one."""
+    if isinstance(parts, Mapping):
+        return {name: function(each) for name, each in parts.items()}
+    return function(parts)
 
 
-def copied_outputs(outputs: Any) -> Any:
-    """Copy a model's outputs: a tensor, or a dict, list, tuple or dataclass of tensors that torch knows as one."""
+def copied(outputs: Any) -> Any:
+    """Copy inputs, targets or a model's outputs: a tensor, or a dict, list, tuple or dataclass of tensors that torch
+    knows as one."""
     return tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, outputs)
 
 
 def moved(parts: Tensors, device: torch.device) -> Tensors:
     """Move tensors to a device."""
-    if isinstance(parts, dict):
-        return {name: tensor.to(device) for name, tensor in parts.items()}
-    return parts.to(device)
+    return of_each(parts, methodcaller("to", device))
 
 
 def cast(parts: Tensors, dtype: torch.dtype | None) -> Tensors:
     """Convert floating-point tensors to another dtype; None leaves them unchanged."""
-    if dtype is None:
-        return parts
-    if isinstance(parts, dict):
-        return {name: in_precision(tensor, dtype) for name, tensor in parts.items()}
-    return in_precision(parts, dtype)
+    return parts if dtype is None else of_each(parts, lambda tensor: in_precision(tensor, dtype))
 
 
 def in_precision(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -249,23 +235,13 @@ def in_precision(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def rows(parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
-    """Copy the chosen samples: a model or a loss may change its arguments in place."""
-    if isinstance(parts, dict):
-        return {name: _rows(tensor, chosen) for name, tensor in parts.items()}
-    return _rows(parts, chosen)
+    """Copy the chosen samples, as a model or a loss may change its arguments in place: (width, batch, ...) for indices
+    (width, batch)."""
+    return of_each(parts, lambda tensor: _rows(tensor, chosen))
 
 
 def _rows(tensor: torch.Tensor, chosen: torch.Tensor | slice) -> torch.Tensor:
-    return tensor[chosen].clone() if isinstance(chosen, slice) else tensor[chosen]
-
-
-def gathered(parts: Tensors, chosen: torch.Tensor, device: torch.device) -> Tensors:
-    """Copy the samples of each member of an array to the device: (width, batch, ...) for indices (width, batch)."""
-    if isinstance(parts, dict):
-        return {name: _gathered(tensor, chosen).to(device) for name, tensor in parts.items()}
-    return _gathered(parts, chosen).to(device)
-
-
-def _gathered(tensor: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    if isinstance(chosen, slice):
+        return tensor[chosen].clone()
     # index_select is several times faster on a CPU than indexing with a matrix.
-    return tensor.index_select(0, chosen.reshape(-1)).view(*chosen.shape, *tensor.shape[1:])
+    return tensor.index_select(0, chosen.reshape(-1).to(tensor.device)).view(*chosen.shape, *tensor.shape[1:])

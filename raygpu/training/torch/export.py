@@ -9,7 +9,7 @@ import torch
 from raygpu.experiment import Arrays, Experiment
 from raygpu.search.trials import Trial
 from raygpu.training.base import Exported
-from raygpu.training.torch.data import Tensors, tensors
+from raygpu.training.torch.data import of_each, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.models import trained_model
 
@@ -21,7 +21,7 @@ def export(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Array
     torch.export, and TypeError for a model whose output is not one tensor.
     """
     model = trained_model(experiment, trial, checkpoint)
-    given = _whole(tensors(inputs))
+    given = of_each(tensors(inputs), torch.Tensor.contiguous)  # a program may be bound to its example's memory order
     with torch.no_grad():
         outputs = forward(model, given)
     if not isinstance(outputs, torch.Tensor):
@@ -32,10 +32,3 @@ def export(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Array
         shapes = {name: {0: torch.export.Dim.AUTO} for name in given}
         torch.export.save(torch.export.export(model, (), given, dynamic_shapes=shapes), program)
     return Exported(model, outputs.numpy(), program)
-
-
-def _whole(given: Tensors) -> Tensors:
-    """Make inputs contiguous: a program may be bound to the memory order of its example."""
-    if isinstance(given, dict):
-        return {name: tensor.contiguous() for name, tensor in given.items()}
-    return given.contiguous()

@@ -14,6 +14,7 @@ from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.torch.experiment import forward, own_methods
 from raygpu.training.torch.reduction import objective
+from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import EVALUATION_BATCH, TorchSolo
 
 
@@ -47,11 +48,11 @@ def _require_no_broadcast(training: TorchSolo) -> None:
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         return
     if targets.is_floating_point() and outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1:
-        loss, alike = (
-            objective(training.experiment.loss(outputs.clone(), each.clone()))
-            for each in (targets, targets.reshape(outputs.shape))
-        )
-        if not torch.allclose(loss, alike):
+        losses = []
+        for each in (targets, targets.reshape(outputs.shape)):
+            seed_all(0)  # a loss may draw noise
+            losses.append(objective(training.experiment.loss(outputs.clone(), each.clone())))
+        if not torch.allclose(*losses, equal_nan=True):
             raise ValueError(
                 f"loss() gets outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and compares each"
                 " with each: reshape one of them, as targets.reshape(outputs.shape)"

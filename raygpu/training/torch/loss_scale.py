@@ -76,12 +76,13 @@ class LossScale:
     def step(self, take: Callable[[], None]) -> None:
         """Take a step unless a gradient is not finite, drop the gradients, and adapt the scale."""
         pending, self._pending = self._pending, None
+        unscaled, self._unscaled = self._unscaled, ()
         if pending is None:
             return take()
         pending.step = take
         self._scaler.step(pending)
         self._scaler.update()
-        for parameter in self._unscaled:
+        for parameter in unscaled:
             parameter.grad = None
         return None
 

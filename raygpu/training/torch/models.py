@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,30 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
 
 
 def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """Convert the model's parameters and buffers to another dtype, in place; None leaves them unchanged."""
-    if dtype is not None:
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.data = in_precision(tensor.data, dtype)
+    """Return the model with its parameters and buffers in another dtype; None leaves them unchanged.
+
+    What trains is converted in place. The rest is copied, as an experiment may give it to all of its models.
+    """
+    if dtype is None or all(in_precision(each, dtype) is each for each in (*model.parameters(), *model.buffers())):
+        return model
+    model = _with_own_constants(model, {})
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = in_precision(tensor.data, dtype)
     return model
+
+
+def _with_own_constants(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """Return a module with copies of its submodules in which nothing trains, of frozen parameters and of buffers."""
+    parameters, own = list(module.parameters()), [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if not any(parameter.requires_grad for parameter in parameters) and (parameters or own):
+        return copy.deepcopy(module, memo)
+    for registered in (module._parameters, module._buffers):
+        for name, tensor in registered.items():
+            if tensor is not None and not tensor.requires_grad:
+                registered[name] = copy.deepcopy(tensor, memo)
+    for name, child in module._modules.items():
+        module._modules[name] = None if child is None else _with_own_constants(child, memo)
+    return module
 
 
 def has_batch_norm(model: nn.Module) -> bool:

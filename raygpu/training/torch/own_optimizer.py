@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,8 +32,12 @@ class OwnOptimizer:
         self.is_beyond_end = False
         """Whether the training's last batch has been: see `most_steps`. Set by `SeveralOptimizers`, which counts."""
         self._optimizer, self._scheduler, self._most_steps = optimizer, scheduler, most_steps
-        self.own_lr = float(optimizer.param_groups[0]["lr"])
-        """Learning rate of the first group of parameters in the last step; before it, in the first one."""
+        self.own_lr = self._lr()
+        """Learning rate of the first group of parameters in the last step; before it, in the first one. NaN without
+        any."""
+
+    def _lr(self) -> float:
+        return float(self._optimizer.param_groups[0].get("lr", math.nan))
 
     @property
     def buffers(self) -> list[list[torch.Tensor]]:
@@ -57,7 +62,7 @@ class OwnOptimizer:
     def step(self, lr: float) -> None:
         """Take a step of the optimizer and of the scheduler, and drop the gradients. lr: not used."""
         self.num_steps += 1
-        self.own_lr = float(self._optimizer.param_groups[0]["lr"])
+        self.own_lr = self._lr()
         self._optimizer.step()
         if self._scheduler is not None and self.num_steps <= self._most_steps and not self.is_beyond_end:
             self._scheduler.step()

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from raygpu.training.torch.host_copy import host_copy
+
 UNAVERAGED = "unaveraged"
 """Entry of a checkpoint: the state dict with which a training goes on, where `model` is the average."""
 
@@ -100,9 +102,9 @@ class ParameterAverage:
 
     def state_dicts(self) -> dict[str, Any]:
         """Return `model`, the averaged state dict, and the one with which the training goes on."""
-        own = _copied(self._model.state_dict())
+        own = host_copy(self._model.state_dict())
         with self.in_place():
-            averaged = _copied(self._model.state_dict())
+            averaged = host_copy(self._model.state_dict())
         return {"model": averaged, UNAVERAGED: own}
 
     def load_average(self, state: Mapping[str, Any]) -> None:
@@ -117,14 +119,6 @@ class ParameterAverage:
 def _write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
-
-
-def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state dict, with its metadata, after putting copies in host memory in the place of its tensors."""
-    for name, value in state.items():
-        if isinstance(value, torch.Tensor):
-            state[name] = value.detach().to("cpu", copy=True)
-    return state
 
 
 def unaveraged(state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:

@@ -28,6 +28,7 @@ from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.memory_usage import GIB
 from raygpu.training.torch.data import Tensors, home_of, moved, rows, tensors
 from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.optimizers import BuiltinOptimizer
@@ -39,7 +40,6 @@ from raygpu.training.torch.step_memory import StepMemory
 
 WARMUP_STEPS = 10
 """Most steps before the timed epoch."""
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +260,7 @@ class _LossOfChunks:
             return outputs.sum() * 0
         loss = self._experiment.loss(outputs[:size], rows(self._targets, slice(start, start + size)))
         total, weight = as_parts(loss, size, self._device)
-        if total.numel() != 1:
-            raise ValueError(
-                f"loss() returned a tensor of shape {tuple(loss.shape)}; a scalar is wanted: losses.mean()"
-            )
-        self.total, self.weight = self.total + total.reshape(()), self.weight + weight.reshape(())
+        self.total, self.weight = self.total + total, self.weight + weight
         self.kind = type(loss) if isinstance(loss, Mean | Sum) else float
         value: torch.Tensor = loss.total if isinstance(loss, Mean | Sum) else loss * (size / sum(self._sizes))
         return value if value.requires_grad else outputs.sum() * 0

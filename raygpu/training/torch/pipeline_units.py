@@ -21,11 +21,10 @@ from raygpu.experiment import Experiment, Hyperparameters, Splits, take
 from raygpu.planning.pipelines import Unit
 from raygpu.search.trials import Trial
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.memory_usage import GIB
 from raygpu.training.torch.data import Tensors, copied, moved, rows, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.models import default_device, initial_model
-
-GIB = 2**30
 
 
 @dataclass(slots=True)
@@ -159,10 +158,7 @@ class _Pass:
             return
         for value in tree_leaves(outputs):
             if _has_gradient(value) and value.grad_fn is not None:
-                value.grad_fn.register_prehook(partial(self._again, place))
-
-    def _again(self, place: int, *_: Any) -> None:
-        self._begin(place)
+                value.grad_fn.register_prehook(lambda *_: self._begin(place))
 
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_sparse:

@@ -64,7 +64,7 @@ class PlacedMemory:
         for parameter, buffers in zip(optimizer.parameters, optimizer.buffers, strict=True):
             found[self._index[id(parameter)]] += sum(buffer.nbytes for buffer in buffers)
         for value in average.values if average is not None else ():
-            found[self._index[id(value)]] += value.nbytes
+            found[self._index.get(id(value), 0)] += value.nbytes  # a buffer that a step has replaced is on any device
         for num_bytes, index in self._saved.values():
             found[index] += num_bytes
         return tuple(num_bytes / GIB for num_bytes in found)

@@ -6,6 +6,7 @@ import gzip
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,10 @@ def _mean_step(events: Any, count: int, on_gpu: bool) -> StepProfile:
         own_us = sum(kernel.duration for kernel in event.kernels) if on_gpu else event.self_cpu_time_total
         if name == COPIES or on_gpu or "::" in name:
             seconds[name] += own_us / 1e6 / count
-    ordered = sorted((Operation(name, value) for name, value in seconds.items() if value > 0), key=_cost, reverse=True)
+    operations = (Operation(name, value) for name, value in seconds.items() if value > 0)
+    ordered = sorted(operations, key=attrgetter("seconds"), reverse=True)
     device_s = sum(operation.seconds for operation in ordered)
     return StepProfile(device_s, seconds[COPIES], num_copies / count, copied / count, tuple(ordered[:NUM_OPERATIONS]))
-
-
-def _cost(operation: Operation) -> float:
-    return operation.seconds
 
 
 def _is_copy(event: Any) -> bool:

@@ -6,7 +6,9 @@ An array runs one member's Python code for all members, so such state is shared 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+import os
 import pickle
 import random
 import re
@@ -15,6 +17,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
+from pathlib import Path, PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -22,15 +25,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from raygpu.experiment import Hyperparameters
+
 TORCH_S_OWN = frozenset(vars(nn.Module()))
 """Attributes that torch keeps of every module: parameters, buffers, submodules, hooks, the training flag."""
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
-CONSTANT = (*FUNCTIONS, ModuleType, type, nn.Module)
+CONSTANT = (*FUNCTIONS, ModuleType, type, nn.Module, logging.Logger)
+"""Kinds of objects that are no state: modules are looked at by themselves."""
 PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 """Kinds of tensors with memory of their own; layers that are not made yet have none."""
 DEPTH = 4
 """Number of levels of containers and objects that are examined."""
-ADDRESS = re.compile(r"0x[0-9a-f]+")
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""An object's place in memory, in its text."""
 METHODS = ("forward", "loss", "metrics", "augment")
 """Methods of a library's classes whose variables are examined; of a user's own classes all are."""
 MOST_FUNCTIONS = 1000
@@ -39,7 +46,8 @@ LARGE = 2**20
 """Bytes of an array above which only a sample of it is compared."""
 SAMPLED = 4096
 """Number of elements of such a sample."""
-STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+NOT_USERS = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")
+"""Folders of the standard library and of raygpu."""
 
 
 def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
@@ -185,10 +193,12 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _is_own_code(function: FunctionType) -> bool:
-    """Return whether a function is in the user's own files, not in an installed package or the standard library."""
-    file = function.__code__.co_filename
-    installed = "site-packages" in file or "dist-packages" in file
-    return not installed and not file.startswith(STANDARD_LIBRARY) and _is_users(function.__module__ or "")
+    return in_users_file(function.__code__.co_filename) and _is_users(function.__module__ or "")
+
+
+def in_users_file(file: str) -> bool:
+    """Return whether a file is the user's own: not of an installed package, the standard library or raygpu."""
+    return "site-packages" not in file and "dist-packages" not in file and not file.startswith(NOT_USERS)
 
 
 def _is_users(module: str) -> bool:
@@ -196,8 +206,8 @@ def _is_users(module: str) -> bool:
 
 
 def _text(value: Any, depth: int = DEPTH) -> str:
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return repr(value)
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | PurePath | Hyperparameters):
+        return repr(value)  # of `hp` it counts as no reading
     if isinstance(value, torch.Tensor):
         return _tensor_text(value)
     if isinstance(value, np.ndarray):
@@ -210,7 +220,9 @@ def _text(value: Any, depth: int = DEPTH) -> str:
         return _pickled(value)
     if isinstance(value, Mapping):
         return "; ".join(f"{key!r}: {_text(each, depth - 1)}" for key, each in value.items())
-    if isinstance(value, list | tuple | set | frozenset) or type(value).__name__ == "deque":
+    if isinstance(value, set | frozenset):  # in an order that each process has for itself
+        return ", ".join(sorted(_text(each, depth - 1) for each in value))
+    if isinstance(value, list | tuple) or type(value).__name__ == "deque":
         return ", ".join(_text(each, depth - 1) for each in value)
     if (attributes := dict(_attributes(value))) and not type(value).__module__.startswith(("pandas", "numpy")):
         return _text(attributes, depth - 1)
@@ -233,7 +245,7 @@ def _array_text(array: np.ndarray) -> str:
     if array.nbytes <= LARGE:
         return _digest(array.tobytes())
     sample = array.reshape(-1)[:: max(1, array.size // SAMPLED)] if array.flags.c_contiguous else array.flat[:SAMPLED]
-    return f"{array.shape} at {array.ctypes.data}: {_digest(sample.tobytes())}"
+    return f"{array.shape} at {hex(array.ctypes.data)}: {_digest(sample.tobytes())}"
 
 
 def _tensor_text(tensor: torch.Tensor) -> str:

@@ -12,9 +12,10 @@ import torch
 
 from raygpu.experiment import Arrays, Splits, named, num_samples, reads_later, take
 from raygpu.search.trials import Trial
-from raygpu.training.data.columns import Column, columns_of, order_of_reading
+from raygpu.training.data.columns import Column, columns_of, order_of_reading, require_readable
+from raygpu.training.data.fields import unnamed
 from raygpu.training.folds import Data
-from raygpu.training.torch.data import DeviceData, Tensors, TrainingData, cast, moved, tensors
+from raygpu.training.torch.data import DeviceData, Tensors, TrainingData, cast, moved, of_each, tensors
 from raygpu.training.torch.loader import Loader, Part, Request
 
 PIECE_BYTES = 2**24
@@ -27,8 +28,10 @@ def training_data(
     """Return the data of these trials. dtype: of floating-point data; None leaves it unchanged. threads: CPU threads of
     the training.
 
-    Raises ValueError for trials of folds of different sizes, and as `require_fold` does.
+    Raises ValueError for trials of folds of different sizes, and as `require_fold` and `require_readable` do.
     """
+    if isinstance(data, Splits):
+        require_readable(data)
     if isinstance(data, Splits) and reads_later(data.train_inputs):
         return ReadData(data, device, dtype, threads)
     return DeviceData.of(data, device, dtype, trials)
@@ -125,30 +128,30 @@ class ReadData:
 
     def _on_device(self, part: str, rows: np.ndarray, batch: tuple[Part, Part]) -> tuple[Tensors, Tensors]:
         """Return what was read as tensors on the device, by the names and number types of the splits."""
-        inputs, targets = (
-            self._chosen(arrays, rows, read) for arrays, read in zip(self._parts[part], batch, strict=True)
-        )
+        inputs, targets = (self._chosen(arrays, rows, batch) for arrays in self._parts[part])
         return inputs, targets
 
-    def _chosen(self, arrays: Arrays, rows: np.ndarray, read: Part) -> Tensors:
-        """Return one part of a batch. read: the fields that were read, of which those in memory are not taken."""
+    def _chosen(self, arrays: Arrays, rows: np.ndarray, batch: tuple[Part, Part]) -> Tensors:
+        """Return one part of a batch: of the fields that were read those that it has, and what is in memory."""
         found: dict[str, torch.Tensor] = {}
         for name, array in named(arrays).items():
             if isinstance(array, Column):
                 dtype = _torch_type(array.dtype) if array.is_converted else None
-                found[name] = read[name].to(self.device, dtype, non_blocking=True)
+                found[name] = batch[array.part][array.name].to(self.device, dtype, non_blocking=True)
             else:
                 kept = moved(tensors(take(array, rows)), self.device)
                 assert isinstance(kept, torch.Tensor)
                 found[name] = kept
-        return cast(found[""] if list(found) == [""] else found, self._dtype)
+        return cast(unnamed(found), self._dtype)
 
     @staticmethod
     def _for_members(chosen: torch.Tensor, batch: tuple[Tensors, Tensors]) -> tuple[Tensors, Tensors]:
         """Return a batch as it is, or a copy for each member of an array."""
         if chosen.ndim == 1:
             return batch
-        inputs, targets = (_repeated(part, len(chosen)) for part in batch)
+        inputs, targets = (
+            of_each(part, lambda tensor: tensor.expand(len(chosen), *tensor.shape).contiguous()) for part in batch
+        )
         return inputs, targets
 
 
@@ -158,12 +161,6 @@ def _joined(pieces: list[tuple[Part, Part]]) -> tuple[Part, Part]:
         return pieces[0]
     inputs, targets = ({name: torch.cat([each[i][name] for each in pieces]) for name in pieces[0][i]} for i in (0, 1))
     return inputs, targets
-
-
-def _repeated(parts: Tensors, width: int) -> Tensors:
-    if isinstance(parts, dict):
-        return {name: tensor.expand(width, *tensor.shape).contiguous() for name, tensor in parts.items()}
-    return parts.expand(width, *parts.shape).contiguous()
 
 
 def _torch_type(dtype: np.dtype) -> torch.dtype:

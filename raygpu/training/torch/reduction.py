@@ -16,10 +16,10 @@ def as_parts(value: Any, count: int, device: torch.device) -> tuple[torch.Tensor
     A number is a mean over the samples. A `Sum` has the denominator 0: see `ratio`.
     """
     if isinstance(value, Mean):
-        return _double(value.total, device), _double(value.weight, device)
+        return _number(value.total, device).double(), _number(value.weight, device).double()
     if isinstance(value, Sum):
-        return _double(value.total, device), torch.zeros((), dtype=torch.float64, device=device)
-    return _double(value, device) * count, torch.full((), count, dtype=torch.float64, device=device)
+        return _number(value.total, device).double(), torch.zeros((), dtype=torch.float64, device=device)
+    return _number(value, device).double() * count, torch.full((), count, dtype=torch.float64, device=device)
 
 
 def divisor(weight: torch.Tensor) -> torch.Tensor:
@@ -34,14 +34,18 @@ def ratio(total: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def objective(loss: Any) -> torch.Tensor:
     """Return the scalar whose gradient an optimizer step takes."""
-    if isinstance(loss, Mean):
-        weight = torch.as_tensor(loss.weight, device=loss.total.device)
-        return loss.total / divisor(weight)
-    return loss.total if isinstance(loss, Sum) else loss
+    if not isinstance(loss, Mean | Sum):
+        return loss
+    total = torch.as_tensor(loss.total)
+    return total / divisor(torch.as_tensor(loss.weight, device=total.device)) if isinstance(loss, Mean) else total
 
 
-def backward(loss: Any) -> None:
-    """Compute the gradient of a result of `loss`; a `Mean` or `Sum` in which no sample counts has none."""
+def backward(loss: Any, share: float = 1.0, *, retain: bool = False) -> None:
+    """Compute the gradient of a result of `loss`; a `Mean` or `Sum` in which no sample counts has none.
+
+    share: weight of this gradient in that of a step. retain: whether the same forward pass has another gradient to
+    come. Raises TypeError and ValueError for what is no scalar tensor.
+    """
     value = objective(loss)
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"the loss is a {type(value).__name__}; a scalar tensor is wanted, as losses.mean()")
@@ -50,7 +54,7 @@ def backward(loss: Any) -> None:
             f"loss() returned a tensor of shape {tuple(value.shape)}; a scalar is wanted, as losses.mean()"
         )
     if value.requires_grad or not isinstance(loss, Mean | Sum):
-        value.backward()
+        (value if share == 1.0 else value * share).backward(retain_graph=retain)
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -73,10 +77,10 @@ def packed(value: Any) -> torch.Tensor:
     """Pack a loss or metric into one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`, in
     float64."""
     if isinstance(value, Mean | Sum):
-        total = torch.as_tensor(value.total).detach().double()
-        weight = torch.as_tensor(value.weight).detach() if isinstance(value, Mean) else torch.zeros_like(total)
+        total = _number(value.total).double()
+        weight = _number(value.weight) if isinstance(value, Mean) else torch.zeros_like(total)
         return torch.stack([total, weight.to(total)])
-    return torch.as_tensor(value).detach().reshape(())
+    return _number(value)
 
 
 TurnLosses = dict[str, torch.Tensor]
@@ -102,10 +106,7 @@ class Accumulator:
         if isinstance(value, Mean | Sum):
             self._add(*as_parts(value, count, self._total.device))
         else:
-            number = torch.as_tensor(value).detach()
-            if number.numel() != 1:
-                raise ValueError(f"a loss or metric has shape {tuple(number.shape)}; a scalar is wanted: its mean")
-            self._add_mean(number.reshape(()), count)
+            self._add_mean(_number(value), count)
 
     def add_packed(self, values: torch.Tensor, count: int) -> None:
         """Add the `packed` results of all members: (width,) or (width, 2). count: samples of the batch."""
@@ -190,5 +191,13 @@ def turn_metrics(losses: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     return {f"train/{name}_loss": total / (weight or 1.0) for name, (total, weight) in losses.items()}
 
 
-def _double(value: Any, device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(value, device=device).detach().double()
+def _number(value: Any, device: torch.device | None = None) -> torch.Tensor:
+    """Return a loss, a metric or a part of one as a scalar tensor, detached; a float of Python's keeps its precision.
+
+    Raises ValueError for several numbers.
+    """
+    dtype = torch.float64 if isinstance(value, float) else None
+    number = torch.as_tensor(value, dtype=dtype, device=device).detach()
+    if number.numel() != 1:
+        raise ValueError(f"a loss or metric has shape {tuple(number.shape)}; a scalar is wanted: its mean")
+    return number.reshape(())

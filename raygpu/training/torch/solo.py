@@ -20,7 +20,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import copied, copied_outputs, rows
+from raygpu.training.torch.data import copied, rows
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
 from raygpu.training.torch.loss_scale import LossScale
@@ -266,7 +266,7 @@ class TorchSolo:
         for part, (inputs, targets) in zip(parts, self.data.validation_batches(parts), strict=True):
             with self.autocast():
                 outputs = forward(self.model, inputs)
-                loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
+                loss = self.experiment.loss(copied(outputs), copied(targets))  # it may change them
                 values = scores(loss, self.experiment.metrics(outputs, targets))
             for name, value in values.items():
                 sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
@@ -315,7 +315,7 @@ class TorchSolo:
             inputs, targets = next(self.data.validation_batches([slice(0, min(FEW, self.data.num_validation))]))
             with self.autocast():
                 outputs = forward(model, inputs)
-                experiment.loss(copied_outputs(outputs), copied(targets))
+                experiment.loss(copied(outputs), copied(targets))
                 experiment.metrics(outputs, targets)
 
         if (line := unsaved(self.model, self.experiment, saved, step, evaluate)) is not None:
@@ -333,7 +333,7 @@ class TorchSolo:
         """Free the device memory for the next trial of this process."""
         self.data.close()
         del self.model, self.data
-        for made in ("optimizer", "average"):
+        for made in ("optimizer", "average", "_step_gradient"):
             vars(self).pop(made, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from raygpu.experiment import Mean, Sum
-from raygpu.training.torch.reduction import dense, divisor, objective
+from raygpu.training.torch.reduction import backward, dense, divisor
 
 Kind = Literal["a plain number", "a Mean", "a Sum"]
 Gradients = list[torch.Tensor | None]
@@ -77,12 +78,12 @@ class StepGradient:
         self._parts_added += 1
         if isinstance(loss, Mean):
             if last and size == self._own and self._sum is None:
-                return _backward(objective(loss))()  # the whole batch at once
+                return backward(loss)  # the whole batch at once
             return self._add_mean(loss, last=last)
         if isinstance(loss, Sum):
-            return self._run(_backward(loss.total), 1.0, None, last=last)
-        part = loss if size == self._own else loss * (size / self._own)
-        return self._run(part.backward, self._share, self._square, last=last)
+            return self._run(partial(backward, loss), 1.0, None, last=last)
+        part = partial(backward, loss, size / self._own)
+        return self._run(part, self._share, self._square, last=last)
 
     def end(self) -> None:
         """Wait until the parameters hold the gradient of the whole batch."""
@@ -143,9 +144,9 @@ class StepGradient:
         if last:
             self._sum_parts()
         if not self._is_fraction:
-            return self._run(_backward(loss.total), 1.0, None, last=last)
-        self._numerators = self._collected(_backward(loss.total, retain=True), self._numerators)
-        self._denominators = self._collected(_backward(loss.weight), self._denominators)
+            return self._run(partial(backward, Sum(loss.total)), 1.0, None, last=last)
+        self._numerators = self._collected(partial(backward, Sum(loss.total), retain=True), self._numerators)
+        self._denominators = self._collected(partial(backward, Sum(loss.weight)), self._denominators)
 
     def _run(self, backward: Callable[[], None], weight: float, square: torch.Tensor | None, *, last: bool) -> None:
         if last and self._sum is not None:
@@ -170,13 +171,6 @@ class StepGradient:
             factor = -total / weight**2
             below = None if below is None else below * factor.to(below.dtype.to_real())
             parameter.grad = _added(above, below)
-
-
-def _backward(value: Any, *, retain: bool = False) -> Callable[[], None]:
-    """Return the backward pass of a scalar; a no-op if it has no gradient, as for a part without valid targets."""
-    if not isinstance(value, torch.Tensor) or not value.requires_grad:
-        return lambda: None
-    return lambda: value.backward(retain_graph=retain)
 
 
 def _added(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:

@@ -172,6 +172,18 @@ class Broken(Rows):
             "validation=0.2: train is a stream, which is not",
         ),
         (
+            lambda: dataset_splits(Rows(), Rows(9), num_samples={"train": 4}),
+            "num_samples: read 4 of train; a Rows has a length of its own",
+        ),
+        (
+            lambda: dataset_splits(Stream(), Rows(9), num_samples={"train": 1, "val": 4}),
+            "num_samples: read 'val'; allowed: train, validation, of the data sets given",
+        ),
+        (
+            lambda: dataset_splits(Rows(), 0.2, num_samples={"validation": 4}),
+            "num_samples: read 'validation'; allowed: train, of the data sets given",
+        ),
+        (
             lambda: dataset_splits(Stream(), Rows(9), num_samples={"train": 2}),
             "the train data has ended after 1 samples",
         ),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from raygpu import Splits, TorchExperiment
@@ -45,6 +46,23 @@ def test_fuser_groups_by_signature_and_asks_once(monkeypatch: pytest.MonkeyPatch
     assert asked == [["t0000", "t0002"]]
     assert ids(grouper.groups(trials({}, own))) == ids(groups)
     assert len(asked) == 1
+
+
+def test_trials_that_differ_in_more_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, shape = MODELS["mlp"]
+    asked: list[int] = []
+
+    def passed(experiment: TorchExperiment, splits: Splits, chosen: Sequence[Trial], *more: Any) -> str | None:
+        asked.append(len(chosen))
+        return None
+
+    monkeypatch.setattr("raygpu.training.fused.dry_run.obstacle", passed)
+    grouper, counts = TorchGrouper(kind(), few()), []
+    same, by_lr = [{"lr": 0.1}, {"lr": 0.1}], [{"lr": 0.1}, {"lr": 0.2}]
+    for own in (same, same, by_lr, by_lr, same, [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.5}]):
+        grouper.groups(trials(shape, own))
+        counts.append(len(asked))
+    assert counts == [1, 1, 2, 2, 2, 3]
 
 
 def test_fuser_tells_the_obstacle_of_a_group() -> None:
@@ -101,3 +119,22 @@ def test_a_model_that_exits_is_a_fault_of_its_trial_alone() -> None:
     good, bad = TorchGrouper(Exits(), few()).groups(trials)
     assert (len(good.trials), good.reason) == (2, None)
     assert bad.reason == "RuntimeError: model(hp) exits, by SystemExit: 4"
+
+
+class Permuted(nn.Module):
+    """Draws an order of its inputs by the trial's seed, and keeps it in no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order, self.last = torch.randperm(64), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x[:, self.order])
+
+
+def test_repeats_by_the_same_seeds_are_tried_with_seeds_of_their_own() -> None:
+    experiment = Of(lambda hp: Permuted())
+    sets = trials({}, [{"lr": 0.1 * (1 + i)} for i in range(4)])
+    each = [replace(t, trial_id=f"{t.trial_id}-{seed}", seed=seed) for t in sets for seed in (11, 12)]
+    (group,) = TorchGrouper(experiment, few()).groups(each)
+    assert "Permuted.order differs between trials" in (group.reason or "")

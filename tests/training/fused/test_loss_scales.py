@@ -198,3 +198,18 @@ def test_it_can_be_fused_and_members_learn_in_half_precision() -> None:
     *_, last = iter(array.run_epoch, None)
     assert max(result.metrics["validation/accuracy"] for result in last.values()) > 0.5
     assert {array.member_state(trial.trial_id)["loss_scale"]["scale"] for trial in trials} != {2.0**16}
+
+
+class OneElement(Overflowing):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs, targets).reshape(1)
+
+
+def test_a_loss_of_one_element_is_a_scalar() -> None:
+    trials = MEMBERS["sgd"][:2]
+    array = array_of(trials, OneElement)
+    array.run_epoch()
+    for trial in trials:
+        training = alone(trial, OneElement)
+        training.run_epoch()
+        assert difference(array.member_state(trial.trial_id)["model"], training.state()["model"]) <= EXACT

@@ -74,6 +74,21 @@ class ReadNamed(Read):
         return keras.Model({"left": left, "right": right}, keras.layers.Dense(3)(both))
 
 
+class Swapped(ReadNamed):
+    """Its columns have other names than the samples' fields."""
+
+    def data(self) -> Splits:
+        own = super().data()
+        pairs = ((own.train_inputs, own.train_targets), (own.validation_inputs, own.validation_targets))
+        return Splits(
+            *(
+                part
+                for inputs, targets in pairs
+                for part in ({"left": inputs["right"], "right": inputs["left"]}, targets)
+            )
+        )
+
+
 class Noisy(Read):
     def data(self) -> Splits:
         return dataset_splits(Vectors(96, 1, noise=0.1), Vectors(32, 2))
@@ -108,7 +123,7 @@ def arrays(part: Any) -> Any:
     return {name: np.asarray(each) for name, each in part.items()} if isinstance(part, dict) else np.asarray(part)
 
 
-@pytest.mark.parametrize("kind", [Read, ReadNamed])
+@pytest.mark.parametrize("kind", [Read, ReadNamed, Swapped])
 def test_what_is_read_trains_as_arrays_do(kind: type[Read], monkeypatch: pytest.MonkeyPatch) -> None:
     splits = kind().data()
     read = trained(solo(kind, splits))

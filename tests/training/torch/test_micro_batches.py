@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from raygpu import Splits, dataset_splits
+from raygpu import Splits, Sum, dataset_splits
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
@@ -175,3 +175,24 @@ def test_batch_norm_is_told_and_a_part_of_one_sample_refused() -> None:
     )
     with pytest.raises(BadInput, match=r"space.micro_batch_size: read 1; the model cannot be trained on parts of 1"):
         lines_of_parts(HERE, Normalised(), HP | {"micro_batch_size": 1}, data)
+
+
+@pytest.mark.parametrize("micro", [{}, {"micro_batch_size": 12}], ids=str)
+@pytest.mark.parametrize(
+    ("returned", "fault"),
+    [
+        (lambda losses: losses, r"shape \(\d+,\); a scalar is wanted"),
+        (lambda losses: losses.mean().item(), "is a float; a scalar tensor is wanted"),
+        (lambda losses: (losses.mean(), {}), "is a tuple; a scalar tensor is wanted"),
+        (lambda losses: {"loss": losses.mean()}, "is a dict; a scalar tensor is wanted"),
+        (lambda losses: Sum(losses), r"shape \(\d+,\); a scalar is wanted"),
+    ],
+    ids=["several", "float", "tuple", "dict", "sum"],
+)
+def test_what_is_no_loss_is_refused_in_parts_as_at_once(returned: Any, fault: str, micro: dict[str, Any]) -> None:
+    class Wrong(Plain):
+        def training_step(self, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+            return returned(torch.nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+
+    with pytest.raises((TypeError, ValueError), match=fault):
+        trained(Wrong, HP | micro)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,30 @@ def test_none_takes_the_one_that_hyperparameters_name() -> None:
     named = {"hidden": 16, "batch_size": BATCH, "lr": 0.1}
     assert difference(trained(solo(Either(), hp=named)), trained(solo(Mlp(), hp=named))) == 0
     assert difference(trained(solo(Either(), hp={**named, "rule": "rmsprop"})), trained(solo(Mlp(), hp=named))) > 0
+
+
+class BySign(torch.optim.Optimizer):
+    """Its groups have no learning rate."""
+
+    def __init__(self, parameters: Any, size: float) -> None:
+        super().__init__(parameters, {"size": size})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["size"] * parameter.grad.sign()
+
+
+class WithoutLr(Mlp):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return BySign(model.parameters(), hp["rate"])
+
+
+def test_an_optimizer_without_a_learning_rate_trains() -> None:
+    training = solo(WithoutLr(), epochs=1)
+    before = parameters(training.model)
+    after = trained(training)
+    steps = training.steps_per_epoch
+    assert all(0 < float((after[name] - before[name]).abs().max()) <= HP["rate"] * steps * 1.001 for name in before)
+    assert math.isnan(training.optimizer.own_lr or 0.0)

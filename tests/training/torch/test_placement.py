@@ -167,3 +167,29 @@ def test_a_shared_parameter_stays_with_its_users() -> None:
     with pytest.raises(BadInput, match=r"parameters of first \(device 1\) are used outside of it \(device 0\)"):
         require_together("mine", {"first": 1}, found)
     assert without_shared({"first": 1, "middle": 1, "last": 0}, found) == {"middle": 1, "last": 0}
+
+
+class Replacing(nn.Module):
+    """Puts a new buffer in place of the old one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x.mean(1))
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return self.last(y - self.mean)
+
+
+def test_the_memory_of_an_average_whose_buffer_is_replaced() -> None:
+    def memory(**more: float) -> float:
+        experiment = Experiment(Replacing())
+        trial, settings = Trial("t0000", 0, {"batch_size": 16, **more}), Settings(1, 1, "float32", Path())
+        placed = TorchPlaced(experiment, experiment.data(), trial, settings, {"last": 1}, [CPU, CPU])
+        return sum(placed.turn(profiled=False).memory_gib) * 2**30
+
+    averaged = sum(parameter.nbytes for parameter in Replacing().parameters()) + 8 * 4
+    assert memory(ema_decay=0.9) - memory() == pytest.approx(averaged)

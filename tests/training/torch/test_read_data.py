@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from raygpu import Splits, TorchExperiment, dataset_splits
+from raygpu.errors import BadInput
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
 from raygpu.training.data.columns import columns_of
@@ -247,3 +248,41 @@ def test_closing_ends_the_processes_of_an_iteration_that_is_under_way() -> None:
     data.close()
     assert not [process for process in readers if process.is_alive()]
     assert next(batches, None) is None
+
+
+def test_columns_are_what_they_are_taken_for() -> None:
+    class Autoencoder(Linear):
+        """Its targets are the inputs, which have a name of their own."""
+
+        def data(self) -> Splits:
+            own = super().data()
+            return Splits(
+                {"pixels": own.train_inputs},
+                own.train_inputs,
+                {"pixels": own.validation_inputs},
+                own.validation_inputs,
+            )
+
+    experiment = Autoencoder(cache=False)
+    read = ReadData(experiment.data(), CPU, None, 1)
+    inputs, targets = read.train_batch(1, torch.tensor([3, 1]))
+    assert isinstance(inputs, dict)
+    assert torch.equal(inputs["pixels"], torch.from_numpy(Vectors(40).inputs[[3, 1]]))
+    assert torch.equal(inputs["pixels"], targets)
+
+
+def test_columns_that_cannot_be_read_together_are_refused() -> None:
+    one, other = Linear().data(), Linear().data()
+    array = np.zeros((4, 4), np.float32)
+    few, others = one.train_inputs.subset(np.arange(3)), one.train_targets.subset(np.arange(1, 4))
+    for inputs, targets, held, wanted, fault in (
+        (one.train_inputs, other.train_targets, one.validation_inputs, one.validation_targets, "train columns"),
+        (few, others, one.validation_inputs, one.validation_targets, "train columns are of different"),
+        (one.train_inputs, one.train_targets, array, array[:, 0], "train of dataset_splits, and validation of arrays"),
+        (array, array, one.validation_inputs, one.validation_targets, "validation of dataset_splits, and train of"),
+        (one.train_inputs, one.train_targets, np.zeros((12, 4)), one.validation_targets, "validation targets"),
+    ):
+        with pytest.raises(BadInput, match=fault):
+            read_data.training_data(Splits(inputs, targets, held, wanted), CPU, None, [TRIAL], 1)
+    part = one.part(0.5, seed=0)
+    assert read_data.training_data(part, CPU, None, [TRIAL], 1).samples_per_epoch == 20

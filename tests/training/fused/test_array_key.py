@@ -1,0 +1,78 @@
+"""Arrays with another step have another key: by constants that the code reads, and by the user's other modules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raygpu.experiment import Splits
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.fused.array_key import array_key, code_digest
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.experiment import TorchExperiment
+from raygpu.training.torch.python_state import LARGE
+
+X, Y = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
+SMOOTHING = 0.1
+
+
+class Smoothed(TorchExperiment):
+    def __init__(self, smoothing: float = 0.1) -> None:
+        self.smoothing = smoothing
+        self.known, self.names = np.zeros(LARGE), {"one", "two", "three"}
+        self.folder = Path("data")
+
+    def data(self) -> Splits:
+        return Splits(X, Y, X, Y)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = nn.Linear(4, 2)
+        model.hp = hp
+        return model
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        smoothing = self.smoothing * SMOOTHING
+        return nn.functional.cross_entropy(outputs, targets, label_smoothing=smoothing)
+
+
+def key(experiment: TorchExperiment, lr: float = 0.1) -> str | None:
+    trials = [Trial(f"t{i}", i, {"lr": lr * (i + 1), "batch_size": 4}) for i in range(2)]
+    settings = Settings(1, 1, "float32", Path())
+    return array_key(TorchArray(experiment, experiment.data(), trials, settings, device=torch.device("cpu")))
+
+
+def test_a_constant_of_the_experiment_is_in_the_key() -> None:
+    assert key(Smoothed(0.1)) != key(Smoothed(0.12))
+
+
+def test_a_global_constant_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key(Smoothed())
+    monkeypatch.setattr(sys.modules[__name__], "SMOOTHING", 0.2)
+    assert key(Smoothed()) != before
+
+
+def test_an_experiment_made_again_has_the_same_key_whatever_a_module_keeps_of_hp() -> None:
+    one, other = Smoothed(), Smoothed()  # with large arrays in two places
+    assert key(one) == key(other, lr=0.2)
+
+
+def test_a_module_of_the_users_beside_the_experiment_is_in_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    losses = tmp_path / "own_losses_of_a_key.py"
+    losses.write_text("SMOOTHING = 0.1\n")
+    __import__(losses.stem)
+    before = code_digest(Smoothed())
+    assert code_digest(Smoothed()) == before
+    losses.write_text("SMOOTHING = 0.12\n")
+    assert code_digest(Smoothed()) != before
+    del sys.modules[losses.stem]
