@@ -12,9 +12,11 @@ import os
 import pickle
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 # A sweep tells a script through these where its reports and checkpoints go.
 REPORT_VARIABLE = "RAYGPU_REPORT"
@@ -41,6 +43,8 @@ _num_reports = 0
 _went_on_from = 0
 """Epoch of the checkpoint that this script's process has loaded; 0 without one."""
 _channel: Channel | None = None
+_ended: WeakKeyDictionary[threading.Thread, Channel] = WeakKeyDictionary()
+"""Channels of earlier trials, by threads that these have started and that may outlive them."""
 
 
 def use(channel: Channel | None) -> None:
@@ -51,6 +55,12 @@ def use(channel: Channel | None) -> None:
     """
     global _channel
     _channel = _thread.channel = channel
+
+
+def leave(channel: Channel, threads: Iterable[threading.Thread]) -> None:
+    """End a trial's use of its channel, which these threads of the trial keep."""
+    _ended.update(dict.fromkeys(threads, channel))
+    use(None)
 
 
 def report(**metrics: float) -> None:
@@ -77,8 +87,14 @@ def load(default: Any = None) -> Any:
 
 def number(name: str, value: Any) -> float:
     """Return a metric as a float. Raises TypeError if it is not a number."""
-    item = getattr(value, "item", None)
-    value = item() if callable(item) else value
+    if not callable(getattr(value, "item", None)) and callable(getattr(value, "numpy", None)):  # as of TensorFlow
+        value = value.numpy()
+    try:
+        item = getattr(value, "item", None)
+        value = item() if callable(item) else value
+    except (ValueError, RuntimeError):  # of NumPy, of torch: more than one element
+        shape = tuple(getattr(value, "shape", ()))
+        raise TypeError(f"metric {name!r}: read values of shape {shape}; a number is wanted") from None
     if not isinstance(value, numbers.Real):
         raise TypeError(f"metric {name!r}: read {value!r}; a number is wanted")
     return float(value)
@@ -89,8 +105,11 @@ class Kept:
     """The state of a checkpoint, pickled at the call: later changes do not reach it."""
 
     epoch: int
-    """Number of the report that belongs to the state: the next one, since `checkpoint` comes before `report`."""
+    """Number of the report that belongs to the state: the next one, since `checkpoint` comes before `report`. 0 if the
+    process of a script has made none yet, which may print its metrics."""
     state: bytes
+    number: int = 0
+    """Number of the script's checkpoint."""
 
     @classmethod
     def of(cls, state: Any, num_reports: int) -> Kept:
@@ -106,7 +125,7 @@ class Kept:
         """Write the state into `folder` in one step: a reader finds the old or the new one, never half."""
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}"
-        temporary.write_bytes(pickle.dumps((self.epoch, self.state)))
+        temporary.write_bytes(pickle.dumps((self.epoch, self.state, self.number)))
         temporary.replace(folder / CHECKPOINT_FILE)
 
     @classmethod
@@ -117,7 +136,7 @@ class Kept:
 
 
 def _current() -> Channel:
-    channel: Channel | None = getattr(_thread, "channel", None) or _channel
+    channel: Channel | None = getattr(_thread, "channel", None) or _ended.get(threading.current_thread()) or _channel
     if channel is not None:
         return channel
     if REPORT_VARIABLE in os.environ:
@@ -141,11 +160,10 @@ class _Script:
             pipe.write(json.dumps(metrics).encode() + b"\n")
 
     def checkpoint(self, state: Any) -> None:
-        """Write the state into the folder, with the number of its epoch."""
+        """Write the state into the folder, with the number of its epoch if this process counts them."""
         kept = Kept.load(self.folder)
-        # A script that prints its metrics counts no reports here: each of its checkpoints then counts as one.
-        before = _went_on_from + _num_reports if _num_reports else kept.epoch if kept else 0
-        Kept.of(state, before).dump(self.folder)
+        epoch = _went_on_from + _num_reports + 1 if _num_reports else 0
+        Kept(epoch, pickle.dumps(state), kept.number + 1 if kept else 1).dump(self.folder)
 
     def load(self) -> Any | None:
         """Return the state of the last checkpoint; None if there is none."""

@@ -118,3 +118,16 @@ class KerasHopeless(FewKeras):
         import tensorflow as tf
 
         return super().loss(outputs, targets) + tf.sqrt(tf.reduce_sum(tf.square(outputs * 0)))
+
+
+class KerasScaled(KerasMlp):
+    """`model` leaves a hyper-parameter with the experiment, which `loss` reads."""
+
+    factor = 1.0
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        self.factor = hp["factor"]
+        return super().model({"hidden": 8})
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return self.factor * super().loss(outputs, targets)

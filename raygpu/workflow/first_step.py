@@ -64,8 +64,8 @@ class FirstStep:
     splits: Splits
     """The whole data, converted if need be."""
     notes: tuple[str, ...] = ()
-    """A line for each conversion, for each part of the data with numbers that are not finite, and for what a checkpoint
-    does not hold."""
+    """A line for each conversion, for each part of the data with numbers that are not finite, and for what a training
+    ignores or a checkpoint does not hold."""
     lost_metrics: frozenset[str] = frozenset()
     """Names of the metrics that differ where a model is loaded from a checkpoint."""
 
@@ -88,7 +88,7 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
         notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
         notes += [*_not_finite(splits), *reading_notes(splits), *found.notes]
         return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
-    with contextlib.suppress(StepFailed):  # a model that is made for whole batches
+    with contextlib.suppress(StepFailed, ValueError):  # a model that is made for whole batches
         found = _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
         return replace(found, notes=(*reading_notes(splits), *found.notes))
     assert fault is not None  # the first forms leave the data as it is
@@ -101,21 +101,10 @@ def depends_on_device(error: StepFailed) -> bool:
 
 
 def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, splits: Splits) -> FirstStep:
-    if source.kind == "torch":
-        from raygpu.training.torch.first_step import first_result
-    else:
-        from raygpu.training.keras.solo import first_result
-    lost, lost_metrics = list[str](), frozenset[str]()
     try:
         with contextlib.chdir(source.folder), torch_modes_kept(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            result, read = first_result(code, few, hp)
-            if source.kind == "torch":
-                from raygpu.training.torch.checkpoint_check import check_checkpoint
-
-                checked = check_checkpoint(code, few, hp)
-                lost = [line for line in (checked.scores, checked.going_on) if line is not None][:1]
-                lost_metrics = checked.lost_metrics
+            metrics, read, notes, lost_metrics = _tried(source, code, hp, few)
     except MissingHyperparameter:
         raise
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
@@ -123,7 +112,25 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     messages = [str(warning.message) for warning in caught]
     if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
         raise StepFailed(ValueError(f"loss(): {broadcast.partition('. ')[0]}"), few, source.folder)
-    return FirstStep(result.metrics, read, splits, tuple(lost), lost_metrics)
+    return FirstStep(metrics, read, splits, notes, lost_metrics)
+
+
+def _tried(
+    source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits
+) -> tuple[Mapping[str, float], frozenset[str], tuple[str, ...], frozenset[str]]:
+    """Train and evaluate in the experiment's framework; return metrics, names read, notes and lost metrics."""
+    if source.kind == "keras":
+        from raygpu.training.keras.first_step import first_result as first_keras_result
+
+        result, read, notes, lost_metrics = first_keras_result(code, few, hp)
+        return result.metrics, read, notes, lost_metrics
+    from raygpu.training.torch.checkpoint_check import check_checkpoint
+    from raygpu.training.torch.first_step import first_result
+
+    result, read = first_result(code, few, hp)
+    checked = check_checkpoint(code, few, hp)
+    lost = [line for line in (checked.scores, checked.going_on) if line is not None][:1]
+    return result.metrics, read, tuple(lost), checked.lost_metrics
 
 
 def _few(splits: Splits, count: int) -> Splits:
@@ -175,18 +182,13 @@ def _are_floats(splits: Splits, inputs: str | None, targets: str | None) -> bool
 
 def _converted(splits: Splits, inputs: str | None, targets: str | None) -> Splits:
     """Return the splits with inputs and targets in these number types; None leaves them as they are."""
-    forms = (inputs, targets, inputs, targets)
-    parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)
-    made = Splits(*(_cast(part, form) for part, form in zip(parts, forms, strict=True)))
-    if splits.test_inputs is None or splits.test_targets is None:
-        return made
-    return replace(
-        made, test_inputs=_cast(splits.test_inputs, inputs), test_targets=_cast(splits.test_targets, targets)
-    )
+    forms = {f"{part}_{name}": form for part in ("train", "validation", "test")
+             for name, form in (("inputs", inputs), ("targets", targets))}  # fmt: skip
+    return replace(splits, **{name: _cast(getattr(splits, name), form) for name, form in forms.items()})
 
 
-def _cast(arrays: Arrays, form: str | None) -> Arrays:
-    if form is None:
+def _cast(arrays: Any, form: str | None) -> Any:
+    if form is None or arrays is None:
         return arrays
     if isinstance(arrays, Mapping):
         return {name: array.astype(form, copy=False) for name, array in arrays.items()}

@@ -191,7 +191,8 @@ def framework_of(name: str, folder: Path) -> Framework:
 
         kinds = Mlp, TorchHalves, TorchRamp, TorchGain, TorchNoModel
         return Framework(solo.TorchSolo, first_step.first_result, models.predict, *kinds, folder)
+    from raygpu.training.keras import first_step as keras_first_step
     from raygpu.training.keras import solo as keras
 
     kinds = KerasMlp, KerasHalves, KerasRamp, KerasGain, KerasNoModel
-    return Framework(keras.KerasSolo, keras.first_result, keras.predict, *kinds, folder)
+    return Framework(keras.KerasSolo, keras_first_step.first_result, keras.predict, *kinds, folder)

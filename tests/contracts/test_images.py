@@ -46,8 +46,8 @@ class Case:
     def __init__(self, kind: type[Experiment]) -> None:
         pytest.importorskip("torch" if kind.framework == "torch" else "tensorflow")
         self.module: Any = importlib.import_module(f"raygpu.training.{kind.framework}.solo")
-        trying = "first_step" if kind.framework == "torch" else "solo"
-        self.first_result: Any = importlib.import_module(f"raygpu.training.{kind.framework}.{trying}").first_result
+        first_step: Any = importlib.import_module(f"raygpu.training.{kind.framework}.first_step")
+        self.first_result = first_step.first_result
         predicting = "models" if kind.framework == "torch" else "solo"
         self.predict: Any = importlib.import_module(f"raygpu.training.{kind.framework}.{predicting}").predict
         self.experiment: Any = kind()

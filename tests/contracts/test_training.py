@@ -32,7 +32,7 @@ def test_epochs_metrics_and_learning(framework: Framework) -> None:
     assert [result.epoch for result in results] == list(range(1, 11))
     assert results[-1].metrics["validation/accuracy"] > 0.9
     assert results[-1].metrics["train/loss"] < results[0].metrics["train/loss"] / 2
-    first, read = framework.first_result(framework.mlp(), splits_of(framework.mlp).first(8), HP)
+    first, read, *_ = framework.first_result(framework.mlp(), splits_of(framework.mlp).first(8), HP)
     assert "hidden" in read
     assert set(first.metrics) == set(results[0].metrics) == {"train/loss", "validation/loss", "validation/accuracy"}
     assert all(isinstance(value, float) for value in results[0].metrics.values())

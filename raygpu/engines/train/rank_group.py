@@ -147,18 +147,18 @@ class RankGroup:
 
 @contextmanager
 def failures_reported(mailbox: Any) -> Iterator[None]:
-    """Report an error of the user's code to the mailbox before it is raised; not one that a lost rank or a full disk
-    has caused."""
+    """Report an error of the user's code to the mailbox before it is raised, and `sys.exit` as one; not an error that a
+    lost rank or a full disk has caused."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not _is_lost_peer(error) and not disk.is_full(error):
             rank = ray.train.get_context().get_world_rank()
             ray.get(mailbox.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
         raise
 
 
-def _is_lost_peer(error: Exception) -> bool:
+def _is_lost_peer(error: BaseException) -> bool:
     """Return whether an error comes from the loss of another rank, by type or message of either framework."""
     if ray.train.get_context().get_world_size() == 1:
         return False  # a function may use these libraries by itself

@@ -35,6 +35,7 @@ class FunctionTraining:
         self._channel = _Handover()
         self._thread = threading.Thread(target=self._run, name=trial.trial_id, daemon=True)
         self._started = self._ended = False
+        self._earlier = {self._thread, *threading.enumerate()}
 
     def run_epoch(self) -> EpochResult | None:
         """Let the function go on to its next report. Raises any exception of the function."""
@@ -102,12 +103,13 @@ class FunctionTraining:
             self._channel.kept = kept
 
     def close(self) -> None:
-        """End the function at the report where it waits."""
+        """End the function at the report where it waits, and its other threads at their next one."""
+        self._channel.closing = True
         if self._started and not self._ended:
-            self._channel.ending = self._channel.closing = True
+            self._channel.ending = True
             self._channel.go.release()
             self._thread.join(timeout=30)
-        reporting.use(None)
+        reporting.leave(self._channel, set(threading.enumerate()) - self._earlier)
 
 
 class _Handover:

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from raygpu.config.sections import ScriptSection
 from raygpu.records import scratch
-from raygpu.reporting import CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
+from raygpu.reporting import CHECKPOINT_FILE, CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
 from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, thread_environment
@@ -60,6 +62,12 @@ class ScriptTraining:
         self._goes_on = False
         self._printed = PrintedMetrics(script.metrics)
         self._reports: deque[dict[str, float]] = deque()
+        self._marks: list[tuple[int, int]] = []
+        """File of the last checkpoint when each report was read."""
+        self._is_behind = False
+        """Whether several reports have been read at once, so that it is not known when each one was made."""
+        self._first = 1
+        """Epoch of the script's first report."""
         self._lines: dict[int, bytes] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
@@ -100,7 +108,7 @@ class ScriptTraining:
         cwd = Path(self.source) if self._own is None else self._own.enter(goes_on=self._goes_on)
         words = [self._from_source(word) for word in self.words]
         program = words[0]
-        if shutil.which(program, path=self._environment["PATH"]) is None and not os.access(cwd / program, os.X_OK):
+        if shutil.which(cwd / program if "/" in program else program, path=self._environment["PATH"]) is None:
             raise RuntimeError(f"command: {program!r} cannot be started: no such program, or not executable")
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *words],
@@ -137,13 +145,14 @@ class ScriptTraining:
             if not data:
                 self._selector.unregister(key.fd)
                 continue
-            found = True
+            found, before = True, len(self._reports)
             if key.fd != self._reported:
                 self._output.write(data)
             *lines, rest = LINE_END.split(self._lines[key.fd] + data)
             self._lines[key.fd] = rest if len(rest) <= LONGEST_LINE else b""
             for line in lines:
                 self._take(key.fd, line)
+            self._is_behind |= len(self._reports) > before + 1
         return found
 
     def _take(self, descriptor: int, line: bytes) -> None:
@@ -154,6 +163,7 @@ class ScriptTraining:
             metrics = self._printed.take(text)
         if metrics:
             self._reports.append(metrics)
+            self._marks.append(self._mark())
 
     def _take_rest(self) -> None:
         """Take in last lines without a line end."""
@@ -162,7 +172,8 @@ class ScriptTraining:
             self._take(descriptor, line)
 
     def _failure(self, status: int) -> str:
-        ended = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        known = {each.value: each.name for each in signal.Signals}
+        ended = f"signal {known.get(-status, -status)}" if status < 0 else f"exit status {status}"
         lines = self._last_lines(20)
         advice = ""
         if self._own is not None and any(MISSING in line for line in lines):
@@ -224,14 +235,35 @@ class ScriptTraining:
 
     def save(self, folder: Path) -> None:
         """Write the state of the script's last `raygpu.checkpoint`, if there is one."""
-        kept = Kept.load(self._checkpoints)
+        kept = self._kept()
         if kept is not None:
             kept.dump(folder)
+
+    def _kept(self) -> Kept | None:
+        """Return the state of the last checkpoint, with its epoch: that of a script that prints its metrics is the one
+        after the reports that were read before the checkpoint was there."""
+        mark = self._mark()
+        kept = Kept.load(self._checkpoints)
+        while mark != (mark := self._mark()):  # another one has come meanwhile
+            kept = Kept.load(self._checkpoints)
+        if kept is None or kept.epoch:
+            return kept
+        epoch = self._first + sum(each != mark for each in self._marks)
+        if self._is_behind:  # as if each epoch had one checkpoint
+            epoch = min(max(epoch, kept.number), self._first + len(self._marks))
+        return replace(kept, epoch=epoch, number=epoch)
+
+    def _mark(self) -> tuple[int, int]:
+        """Return what tells the file of the last checkpoint from those before it; zeros without one."""
+        with suppress(FileNotFoundError):
+            status = (self._checkpoints / CHECKPOINT_FILE).stat()
+            return status.st_ino, status.st_mtime_ns
+        return 0, 0
 
     def has_saved(self, epoch: int) -> bool:
         """Return whether the state that `save` writes is of this epoch: a fast script may be past the last one
         reported."""
-        kept = Kept.load(self._checkpoints)
+        kept = self._kept()
         if kept is None:
             return False
         return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
@@ -242,7 +274,7 @@ class ScriptTraining:
         self._goes_on = True
         kept = Kept.load(folder)
         if kept is not None:
-            self.epoch = kept.epoch
+            self.epoch, self._first = kept.epoch, kept.epoch + 1
             kept.dump(self._checkpoints)
 
     def close(self) -> None:
@@ -252,10 +284,8 @@ class ScriptTraining:
             if process.poll() is None:
                 _signal_group(process.pid, signal.SIGTERM)
                 _signal_group(process.pid, signal.SIGCONT)
-                try:
+                with suppress(subprocess.TimeoutExpired):
                     process.wait(supervisor.GRACE_S + supervisor.LAST_WORDS_S)
-                except subprocess.TimeoutExpired:
-                    pass
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
             self._drain()
@@ -284,7 +314,5 @@ def _environment(trial: Trial, settings: Settings) -> dict[str, str]:
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass

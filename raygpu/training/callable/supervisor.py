@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 GRACE_S = 10.0
 LAST_WORDS_S = 0.5
@@ -31,7 +32,11 @@ def main() -> int:
     if os.getppid() != int(parent):  # it died before the kernel was asked to tell
         return 1
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    status = subprocess.Popen(command).wait()
+    try:
+        status = subprocess.Popen(command).wait()
+    except OSError as error:  # a folder, or a script without a first line that names its program
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 126  # a shell's status of a command that cannot be executed
     if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:  # what was told to end has its last words
         deadline = time.monotonic() + LAST_WORDS_S
         while _descendants() and time.monotonic() < deadline:
@@ -82,10 +87,8 @@ def _descendants() -> list[int]:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

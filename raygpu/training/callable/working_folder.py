@@ -94,11 +94,11 @@ class WorkingFolder:
             elif entry.is_file(follow_symlinks=False) and self._fits(entry):
                 self._copy(path, own)
             elif not own.exists():
-                own.symlink_to(path.resolve())
+                own.symlink_to(os.path.realpath(path))
 
     def _leads_here(self, path: Path) -> bool:
         """Return whether a path is above the working directory: a run in the source folder is no part of it."""
-        return self.path.is_relative_to(path.resolve())
+        return self.path.is_relative_to(os.path.realpath(path))  # `resolve` raises for a link to itself
 
     def _is_small(self, folder: Path) -> bool:
         """Return whether a folder has few enough files to be copied."""
@@ -132,7 +132,7 @@ class WorkingFolder:
         for entry in siblings if len(siblings) <= MOST_SIBLINGS else []:
             own = work / entry.name
             if not (own.is_symlink() or own.exists() or self._leads_here(Path(entry.path)) or entry.name == NOTE):
-                own.symlink_to(Path(entry.path).resolve())
+                own.symlink_to(os.path.realpath(entry.path))
 
 
 def settle(home: Path) -> None:

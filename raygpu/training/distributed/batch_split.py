@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
-from raygpu.errors import BadInput, one_line
+from raygpu.errors import BadInput
 from raygpu.experiment import Splits, reads_later
 from raygpu.planning.batch_shares import split_batch
 from raygpu.training.distributed.loss_check import MOST, differences
 from raygpu.training.distributed.micro_batch_check import (
     LOOKED_AT,
+    effect_lines,
     inexact_metrics,
     loss_evaluator,
     loss_line,
     state_lines,
+    users_code,
 )
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -111,13 +112,8 @@ def checked(config: TrainConfig, plan: BatchPlan, devices: int, source: Source, 
 
     Raises BadInput if a batch is cut and its loss does not follow from those of its parts.
     """
-    try:
-        with contextlib.chdir(source.folder):
-            return _checked(config, plan, devices, source, code, splits)
-    except BadInput:
-        raise
-    except Exception as error:  # the user's code: whatever it raises is the message
-        raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
+    with users_code(source):
+        return _checked(config, plan, devices, source, code, splits)
 
 
 def _checked(
@@ -139,13 +135,15 @@ def _checked(
         if source.kind == "torch":
             parallel = _with_least(parallel, look.least_samples(), devices, samples_per_epoch)
             lines += state_lines(look, by_share=config.loss_by_share)
-            if look.collates_together(whole):
-                lines.append(COLLATED)
+        else:
+            lines += effect_lines(look)
+        if look.collates_together(whole):
+            lines.append(COLLATED)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
         else:
             most = max(parallel.global_batch, LOOKED_AT)
-            lines += [loss_line(found, source) for found in differences(look, inputs, targets, most)]
+            lines += dict.fromkeys(loss_line(found, source) for found in differences(look, inputs, targets, most))
     lines += inexact_metrics(source, code, config.hyperparameters, whole)
     return BatchPlan(parallel, tuple(lines), lr_line)
 

@@ -117,7 +117,10 @@ class Coordinator:
         """Cut a global batch into a local batch for each rank, all of the same number of parts, since layers such as
         SyncBatchNorm communicate in each part."""
         shares = self._split(end - start)
-        number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
+        wanted, settings = self.parallel.accumulate, self.parallel.optimizer_settings
+        if settings is not None:  # whose micro_batch_size holds for the share of the fastest device too
+            wanted = max(wanted, len(settings.parts_of(max(shares))))
+        number = min(wanted, *(share // self.parallel.least for share in shares))
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
         return [LocalBatch(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
 

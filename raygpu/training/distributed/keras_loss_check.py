@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters, take
-from raygpu.training.distributed.loss_check import DOUBLE, SINGLE, Value
-from raygpu.training.keras.data import tensors
+from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
+from raygpu.training.data.columns import columns_of
+from raygpu.training.distributed.loss_check import (
+    ADD_LOSS,
+    DOUBLE,
+    SINGLE,
+    Value,
+    collated_with_others,
+    depends_on_others,
+)
+from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_model, no_gpu
 
@@ -18,7 +27,7 @@ from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_mod
 class KerasLossEvaluator:
     """An untrained model on the CPU, in float64 if its code takes that.
 
-    with_metrics: whether metrics are evaluated too.
+    with_metrics: whether metrics are evaluated too; else it is the loss of a training, with what layers add to it.
     """
 
     batch = EVALUATION_BATCH
@@ -56,7 +65,10 @@ class KerasLossEvaluator:
     def values(self, rows: np.ndarray) -> dict[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with no_gpu():
-            return self._values(self._experiment, self._outputs(rows), take(self._targets, rows))
+            found = self._values(self._experiment, self._outputs(rows), take(self._targets, rows))
+            if self._model.losses and not self._with_metrics:
+                found[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
+        return found
 
     def _values(self, experiment: Any, outputs: Any, targets: Arrays) -> dict[str, Value]:
         given = tensors(targets)
@@ -80,4 +92,59 @@ class KerasLossEvaluator:
         keras.utils.set_random_seed(seed)
         with no_gpu():
             part = tf.nest.map_structure(lambda leaf: leaf[places], outputs)
-            return self._values(copy.deepcopy(experiment), part, take(targets, places))
+            found = self._values(copy.deepcopy(experiment), part, take(targets, places))
+        return {ADD_LOSS: Value.of(math.nan), **found}  # which outputs do not tell
+
+    def augments_together(self) -> bool:
+        """Return whether `augment` makes a sample of others of its batch too, as one that mixes samples."""
+
+        def augmented(rows: np.ndarray) -> list[np.ndarray]:
+            """Return these samples as `augment` makes them; state and random numbers begin anew."""
+            experiment, hp = copy.deepcopy(self._experiment), Hyperparameters.of(self._hp)
+            keras.utils.set_random_seed(0)
+            with no_gpu():
+                return _arrays(experiment.augment(tensors(take(self._inputs, rows)), hp))
+
+        own = type(self._experiment).augment is not Experiment.augment
+        return own and depends_on_others(augmented, num_samples(self._targets))
+
+    def collates_together(self, splits: Splits) -> bool:
+        """Return whether a `collate_fn` makes a sample of others of its batch too, as one that mixes samples, or that
+        fills them up while the model's outputs depend on how far."""
+        columns = columns_of(splits.train_inputs)
+        if not columns or columns[0].samples.reading.collate_fn is None:
+            return False
+        data = ReadData(splits.train_inputs, splits.train_targets)
+
+        def collated(rows: np.ndarray) -> list[np.ndarray]:
+            """Return outputs and targets of these samples."""
+            with no_gpu():
+                inputs, targets = data.read(rows)
+                return _arrays((in_float32(self._model(inputs, training=False)), targets))
+
+        try:
+            return collated_with_others(collated, splits.num_train)
+        finally:
+            data.close()
+
+    def moving_buffers(self) -> list[str]:
+        """Return the paths of weights that a forward pass in training changes, without those of BatchNormalization."""
+        with no_gpu():
+            model = initial_model(self._experiment, Hyperparameters.of(self._hp), 0, self._inputs)
+            norms = {id(weight) for layer in batch_norms(model) for weight in layer.weights}
+            before = {weight.path: weight.numpy() for weight in model.weights if id(weight) not in norms}
+            try:
+                model(tensors(take(self._inputs, slice(0, 2))), training=True)
+            except Exception:  # noqa: BLE001 - it shows in the training
+                return []
+        now = {weight.path: weight.numpy() for weight in model.weights}
+        return [path for path, values in before.items() if not np.array_equal(values, now[path])]
+
+
+def batch_norms(model: Any) -> list[Any]:
+    """Return a model's layers that normalise by the statistics of a batch."""
+    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def _arrays(found: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in keras.tree.flatten(found)]

@@ -23,13 +23,14 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.keras_devices import KerasRanks
+from raygpu.training.distributed.keras_loss_check import batch_norms
 from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesRead, Span
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.keras.data import ReadData
 from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.optimizers import takes_no_step
-from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.keras.quiet_import import tf
 from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo, random_states
 
@@ -58,8 +59,7 @@ class KerasParallel(ParallelTraining):
             )
             self._generator = global_seed_generator()  # exists now, once for each device
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
-        if ranks.world > 1:
-            self._note_batch_norm()
+        self._note_batch_norm()
         self._data = self._samples()
         self._layout = PartGradient([], "")
         """Layout of a part's gradient, known once `_compute` is traced."""
@@ -77,12 +77,10 @@ class KerasParallel(ParallelTraining):
         self._trace()
 
     def _note_batch_norm(self) -> None:
-        layers = [
-            layer
-            for layer in self.solo.model._flatten_layers()
-            if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
-        ]
-        if layers:
+        layers = batch_norms(self.solo.model)
+        if layers and self.parallel.accumulate > 1:
+            self.notes.append("BatchNormalization: each part of a batch is normalised by itself")
+        elif self.ranks.world > 1 and not all(layer.synchronized for layer in layers):
             self.notes.append(
                 "BatchNormalization: each device normalises its share by itself; synchronized=True in the model"
                 " has them normalise the whole batch"
@@ -243,7 +241,7 @@ class KerasParallel(ParallelTraining):
             since.norms.append((whole, squares, [local_batch.samples for local_batch in local_batches]))
 
     def _take_waited(self) -> float | None:
-        return self._data.take_waited()
+        return self.solo.train_data.take_waited()
 
     # What devices tell each other
 

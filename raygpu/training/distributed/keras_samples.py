@@ -43,10 +43,6 @@ class SamplesOnDevices:
         inputs, targets = (chosen_rows(part, rows) for part in self._parts[place])
         return inputs, targets
 
-    def take_waited(self) -> float | None:
-        """Return None: no sample is waited for."""
-        return None
-
 
 class SamplesRead:
     """Samples of data sets, which a thread of this process reads a few batches ahead for all its devices."""
@@ -68,7 +64,3 @@ class SamplesRead:
         """Return inputs and targets of a part of a batch; traced."""
         inputs, targets = tf.nest.map_structure(tf.identity, samples)
         return inputs, targets
-
-    def take_waited(self) -> float | None:
-        """Return the seconds that the training has waited for samples since the last call."""
-        return self._data.take_waited()

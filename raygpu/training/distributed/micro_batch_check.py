@@ -6,7 +6,7 @@ notes = lines_of_parts(source, experiment, {"batch_size": 256, "micro_batch_size
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment, Splits, num_samples, reads_later, take
-from raygpu.training.distributed.loss_check import MOST, Difference, differences
+from raygpu.training.distributed.loss_check import ADD_LOSS, MOST, Difference, differences
 from raygpu.training.hyperparameters import OptimizerSettings
 
 LOOKED_AT = 64
@@ -41,21 +41,28 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
     settings, smallest = OptimizerSettings.of(hp), min(part_sizes(hp, splits))
     few = splits.first(MOST) if reads_later(splits.train_inputs) else splits
     inputs, targets = few.train_inputs, few.train_targets
+    with users_code(source):
+        look = loss_evaluator(source)(code, hp, inputs, targets, with_metrics=False)
+        if smallest < look.least_samples():
+            raise BadInput(
+                f"space.micro_batch_size: read {settings.micro_batch_size}; the model cannot be trained on parts of"
+                f" {smallest} samples (BatchNorm?)"
+            )
+        lines = state_lines(look, by_share=False)
+        if (name := hooked_parameter(look.model)) is not None:
+            lines.append(HOOKED.format(name=name))
+        if has_batch_norm(look.model):
+            lines.append("BatchNorm: each part of a batch is normalised by itself")
+        found = differences(look, inputs, targets, max(settings.batch_size, LOOKED_AT))
+        return lines + [loss_line(each, source, WHOLE) for each in found]
+
+
+@contextlib.contextmanager
+def users_code(source: Source) -> Iterator[None]:
+    """Look at the experiment's loss in its folder. Raises BadInput with the message of any exception of its code."""
     try:
         with contextlib.chdir(source.folder):
-            look = loss_evaluator(source)(code, hp, inputs, targets, with_metrics=False)
-            if smallest < look.least_samples():
-                raise BadInput(
-                    f"space.micro_batch_size: read {settings.micro_batch_size}; the model cannot be trained on parts of"
-                    f" {smallest} samples (BatchNorm?)"
-                )
-            lines = state_lines(look, by_share=False)
-            if (name := hooked_parameter(look.model)) is not None:
-                lines.append(HOOKED.format(name=name))
-            if has_batch_norm(look.model):
-                lines.append("BatchNorm: each part of a batch is normalised by itself")
-            found = differences(look, inputs, targets, max(settings.batch_size, LOOKED_AT))
-            return lines + [loss_line(each, source, WHOLE) for each in found]
+            yield
     except BadInput:
         raise
     except Exception as error:  # the user's code: whatever it raises is the message
@@ -92,13 +99,7 @@ def loss_evaluator(source: Source) -> Any:
 
 def state_lines(look: Any, *, by_share: bool) -> list[str]:
     """Return lines on effects of a batch's parts on a torch model that differ from those of the whole batch."""
-    lines, names, path = [], look.moving_buffers(), look.moving_state()
-    if names:
-        which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        lines.append(
-            f"buffers that training changes ({which}): each part of a batch changes them by itself, and each step"
-            " begins with the first device's"
-        )
+    lines, path = effect_lines(look), look.moving_state()
     if written := look.written_parameters():
         lines.append(
             f"a forward pass writes to parameters in place ({', '.join(written[:3])}): each device changes its own copy"
@@ -106,13 +107,25 @@ def state_lines(look: Any, *, by_share: bool) -> list[str]:
         )
     if path is not None:
         lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
-    if look.augments_together():
-        lines.append("augment() makes a sample of others of its batch too: each part of a batch is augmented by itself")
     if not by_share and not look.gradient_adds_up():
         lines.append(
             "the gradient of a batch is not the mean of those of its parts (a hook, scale_grad_by_freq, or a layer that"
             " looks at the whole batch while it trains?), though the loss is: each part's is computed by itself"
         )
+    return lines
+
+
+def effect_lines(look: Any) -> list[str]:
+    """Return lines on effects of a batch's parts, in any framework, that differ from those of the whole batch."""
+    lines, names = [], look.moving_buffers()
+    if names:
+        which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lines.append(
+            f"buffers that training changes ({which}): each part of a batch changes them by itself, and each step"
+            " begins with the first device's"
+        )
+    if look.augments_together():
+        lines.append("augment() makes a sample of others of its batch too: each part of a batch is augmented by itself")
     return lines
 
 
@@ -130,6 +143,12 @@ def loss_line(found: Difference, source: Source, remedy: str = BY_SHARE) -> str:
         return (
             f"the model's outputs for a sample depend on the rest of its batch: the loss is {found}; each part of a"
             " batch is by itself"
+        )
+    if found.name == ADD_LOSS:
+        raise BadInput(
+            f"experiment: {source.name}: what add_loss() adds to the loss is no mean over samples: {found}. Each part"
+            " of a batch, as on each device, would count with another weight: give add_loss() a mean over samples;"
+            " --loss-by-share trains on each share's own"
         )
     assert found.value is not None
     what = (

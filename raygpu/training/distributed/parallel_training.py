@@ -12,12 +12,13 @@ from typing import Any
 
 from raygpu.records.training_progress import ControlRequest, Progress
 from raygpu.search.trials import EpochResult
+from raygpu.training.base import ProductionTraining
 from raygpu.training.distributed.coordinator import Coordinator, Norm, RankReport
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.hyperparameters import OptimizerSettings
 
 
-class ParallelTraining(ABC):
+class ParallelTraining(ProductionTraining, ABC):
     """One process' part of a data-parallel training; all processes make the same calls."""
 
     epoch = 0
@@ -165,22 +166,6 @@ class ParallelTraining(ABC):
     def _report(self, request: ControlRequest) -> tuple[list[RankReport], list[Norm]]:
         """Return this process' reports since the last exchange, by rank, and the steps measured for the noise scale."""
 
-    @abstractmethod
-    def begin_save(self, folder: Path) -> Callable[[], None]:
-        """Return the function that writes everything needed to go on from this moment. See `ProductionTraining`."""
-
     def save(self, folder: Path) -> None:
         """Write everything needed to go on from here. Rank 0 writes, and all ranks call it."""
         self.begin_save(folder)()
-
-    @abstractmethod
-    def load(self, folder: Path) -> None:
-        """Go on from a folder that was saved. Called before the first `advance`."""
-
-    @abstractmethod
-    def load_parameters(self, folder: Path) -> None:
-        """Begin with a trial's parameters: a warm start."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free memory. Called once, in any case."""

@@ -16,19 +16,22 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Splits, Sum
 from raygpu.training.data.generators import random_state_kept
-from raygpu.training.distributed.loss_check import DOUBLE, HALF, SINGLE, Value
-from raygpu.training.torch.data import Tensors, TrainingData, cast, rows, tensors
+from raygpu.training.distributed.loss_check import (
+    DOUBLE,
+    HALF,
+    MIXED,
+    SINGLE,
+    Value,
+    collated_with_others,
+    depends_on_others,
+)
+from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, summed_loss
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
 from raygpu.training.torch.solo import EVALUATION_BATCH
-
-BESIDE = 4
-"""Number of groups of samples beside which a few are collated."""
-GRADIENT_SAMPLES = 16
-"""Number of samples in the comparison of a gradient with those of parts."""
 
 
 class TorchLossEvaluator:
@@ -210,59 +213,44 @@ class TorchLossEvaluator:
             return self._loss(self._experiment, model, some)
         return forward(model, rows(self._inputs, some))
 
-    @torch.no_grad()
     def augments_together(self) -> bool:
         """Return whether `augment` makes a sample of others of its batch too, as one that mixes samples, or divides by
-        the deviation of all; False if that cannot be tested, and for a training step of its own.
-
-        Half of a few samples is augmented beside others, with the same random numbers.
-        """
-        count = min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))) // 3
-        if self._has_own_step or count < 1 or not overrides(self._experiment, "augment"):
+        the deviation of all; False for a training step of its own."""
+        if self._has_own_step or not overrides(self._experiment, "augment"):
             return False
-        kept = torch.arange(count)
-        try:
-            with random_state_kept():
-                one, again, other = (
-                    self._augmented(torch.cat([kept, kept + count * beside]), count) for beside in (1, 1, 2)
-                )
-        except Exception:  # noqa: BLE001 - it shows in the training
-            return False
-        return _alike(one, again) and not _alike(one, other)
+        return depends_on_others(self._augmented, self._count)
 
-    @torch.no_grad()
     def collates_together(self, splits: Splits) -> bool:
         """Return whether a `collate_fn` makes a sample of others of its batch too, as one that mixes samples, or that
-        fills them up while the model's outputs depend on how far; False if that cannot be tested.
-
-        Some samples are made beside others, with the same random numbers.
-        """
+        fills them up while the model's outputs depend on how far."""
         data = training_data(splits, torch.device("cpu"), torch.float64 if self.exact else None, [], threads=1)
-        count = min(GRADIENT_SAMPLES // 3, splits.num_train // (BESIDE + 1))
-        if not data.made_together or count < 1:
-            return False
-        kept = torch.arange(count)
-        try:
-            with random_state_kept():
-                one, again, *others = (
-                    self._collated(data, torch.cat([kept, kept + count * beside]), count)
-                    for beside in (1, *range(1, BESIDE + 1))
-                )
-        except Exception:  # noqa: BLE001 - it shows in the training
-            return False
-        return _alike(one, again) and not all(_alike(one, other) for other in others)
 
-    def _collated(self, data: TrainingData, some: torch.Tensor, count: int) -> list[torch.Tensor]:
-        """Return outputs and targets of the first of these samples."""
-        inputs, targets = data.train_batch(1, some)
-        seed_all(0)
-        return [leaf[:count] for leaf in tree_leaves((forward(self.model, inputs), targets))]
+        def collated(some: np.ndarray) -> list[np.ndarray]:
+            """Return outputs and targets of these samples."""
+            inputs, targets = data.train_batch(1, torch.from_numpy(some))
+            seed_all(0)
+            return _arrays((forward(self.model, inputs), targets))
 
-    def _augmented(self, some: torch.Tensor, count: int) -> list[torch.Tensor]:
-        """Return the first of these samples as `augment` makes them; state and random numbers begin anew."""
+        return data.made_together and collated_with_others(collated, splits.num_train)
+
+    def _augmented(self, some: np.ndarray) -> list[np.ndarray]:
+        """Return these samples as `augment` makes them; state and random numbers begin anew."""
         seed_all(0)
         experiment, hp = copy.deepcopy(self._experiment), Hyperparameters.of(self._hp)
-        return [leaf[:count] for leaf in tree_leaves(experiment.augment(rows(self._inputs, some), hp))]
+        return _arrays(experiment.augment(rows(self._inputs, torch.from_numpy(some)), hp))
+
+    def _trained(self, some: np.ndarray) -> list[np.ndarray]:
+        """Return the model's outputs for these samples in training, but for BatchNorm, of which another line tells."""
+        model = self._model().train()
+        for module in model.modules():
+            module.train(module.training and not isinstance(module, _BatchNorm))
+        seed_all(0)
+        return _arrays(forward(model, rows(self._inputs, torch.from_numpy(some))))
+
+    @property
+    def _count(self) -> int:
+        """Number of samples that there are."""
+        return len(next(iter(tree_leaves(self._targets))))
 
     def gradient_adds_up(self) -> bool:
         """Return whether the gradient of a few samples is the sum of those of parts of them; True if that cannot be
@@ -271,11 +259,13 @@ class TorchLossEvaluator:
         It is not if hooks change it by more than a factor, an embedding divides it by how often a row is used, or the
         model looks at the whole batch while it trains.
         """
-        chosen = torch.arange(min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))))
+        chosen = torch.arange(min(MIXED, self._count))
         if not self._with_gradient or len(chosen) < 4:
             return True
         try:
             steady = next((each for each in (True, False) if self._is_steady(chosen, training=each)), None)
+            if steady is not True and not self._has_own_step and depends_on_others(self._trained, self._count):
+                return False  # as one that also draws random numbers
             return steady is None or self._adds_up(chosen, training=steady)
         except Exception:  # noqa: BLE001 - it shows in the training
             return True
@@ -312,13 +302,8 @@ class TorchLossEvaluator:
         return [each.to_dense() if each.is_sparse else each for each in found]
 
 
-def _alike(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Return whether tensors are equal, as far as both reach: samples may be filled up to another length."""
-    for each, another in zip(one, other, strict=True):
-        both = tuple(slice(min(sizes)) for sizes in zip(each.shape, another.shape, strict=True))
-        if not torch.allclose(each[both], another[both], equal_nan=True):
-            return False
-    return True
+def _arrays(found: Any) -> list[np.ndarray]:
+    return [leaf.detach().double().numpy() for leaf in tree_leaves(found)]
 
 
 def _train_steadily(model: nn.Module) -> None:

@@ -1,8 +1,8 @@
 """Private API of Keras 3, all of it that raygpu uses; `test_keras_private_api.py` tells when it changes.
 
 Keras has no public way to share one seed generator between threads, to set an attribute without tracking it, to number
-names from the start, or to move a built layer's variable to another device. TensorFlow has none to read what its
-profiler has recorded.
+names from the start, to carry an output's mask over, or to move a built layer's variable to another device. TensorFlow
+has none to read what its profiler has recorded.
 """
 
 from __future__ import annotations
@@ -46,6 +46,18 @@ def names_from_the_start() -> Iterator[None]:
         yield
     finally:
         state.set_global_attribute(NAME_COUNTS, kept)
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that a layer has left at its output; None without one."""
+    return keras.src.backend.common.masking.get_keras_mask(tensor)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """Return a tensor with a mask, of which losses and metrics of Keras leave samples out; as it is for None."""
+    if mask is not None:
+        keras.src.backend.common.masking.set_keras_mask(tensor, mask)
+    return tensor
 
 
 def move_variable(variable: Any, device: str) -> None:

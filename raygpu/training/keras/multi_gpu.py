@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.planning.batch_shares import split_batch
-from raygpu.training.keras.keras_private_api import untracked
+from raygpu.training.keras.keras_private_api import mask_of, untracked, with_mask
 from raygpu.training.keras.quiet_import import keras, tf
 
 
@@ -32,7 +32,8 @@ def multi_gpu_model(model: keras.Model, gpus: int | Sequence[int], ratios: Seque
     indices of the GPUs, or their number; without a GPU, of TensorFlow's logical CPU devices. ratios: of the parts,
     split by largest remainder; equal by default. The loss is that of the whole batch, and so is the gradient.
     BatchNormalization normalises each part by itself, and losses that layers give to `add_loss` count once for each
-    device. Raises ValueError.
+    device. Raises ValueError, also for a model with a train_step, test_step or compute_loss of its own, which would not
+    be called.
     """
     indices = list(range(gpus)) if isinstance(gpus, int) else list(gpus)
     shares = [1.0] * len(indices) if ratios is None else [float(ratio) for ratio in ratios]
@@ -42,6 +43,11 @@ def multi_gpu_model(model: keras.Model, gpus: int | Sequence[int], ratios: Seque
         raise ValueError(f"ratios: read {list(shares)}, {len(shares)} numbers for {len(indices)} GPUs")
     if not all(share > 0 and np.isfinite(share) for share in shares):
         raise ValueError(f"ratios: read {list(shares)}; allowed: numbers above 0")
+    for name in ("train_step", "test_step", "compute_loss"):
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise ValueError(
+                f"model: {type(model).__name__} has a {name}() of its own, which a parallel model does not call"
+            )
     kind, found = _devices()
     missing = [index for index in indices if not 0 <= index < found]
     if missing:
@@ -161,8 +167,8 @@ class _Slices(keras.Model):
                 rows = slice(first, first + tf.maximum(size, 1))
                 own = tf.nest.map_structure(lambda tensor, rows=rows: tensor[rows], inputs)
                 found = self.model(own, training=training)
-                outputs.append(tf.nest.map_structure(lambda tensor, size=size: tensor[:size], found))
-        return tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *outputs)
+                outputs.append(keras.tree.map_structure(lambda tensor, size=size: _first(tensor, size), found))
+        return keras.tree.map_structure(_joined, *outputs)
 
     def _sizes(self, count: Any) -> Any:
         sizes = tf.numpy_function(self._split, [count], tf.int32)
@@ -173,3 +179,15 @@ class _Slices(keras.Model):
         if count < number:  # the last batch of an epoch may be that small
             return np.asarray([place < count for place in range(number)], np.int32)
         return np.asarray(split_batch(int(count), self._ratios), np.int32)
+
+
+def _first(tensor: Any, size: Any) -> Any:
+    """Return the first samples of an output, with those of its mask."""
+    mask = mask_of(tensor)
+    return with_mask(tensor[:size], None if mask is None else mask[:size])
+
+
+def _joined(*parts: Any) -> Any:
+    """Return the outputs of all parts as one, with its mask."""
+    masks = [mask_of(part) for part in parts]
+    return with_mask(tf.concat(parts, axis=0), None if masks[0] is None else tf.concat(masks, axis=0))

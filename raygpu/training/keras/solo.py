@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from raygpu.training.data.columns import columns_of, order_of_reading
 from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.data import data_part, tensors
+from raygpu.training.keras.keras_private_api import mask_of, with_mask
 from raygpu.training.keras.optimizers import make_optimizer, takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
@@ -35,6 +37,10 @@ OPTIMIZER = "optimizer.npz"
 EVALUATION_BATCH = 1024
 MIXED = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 """Keras' policies of mixed precision."""
+RANDOM_STATE = "seed_generator_state"
+"""Part of the name of a generator's state."""
+GENERATOR = re.compile(rf"seed_generator(?:_(\d+))?/{RANDOM_STATE}")
+"""Name that Keras gives to a generator, with its number."""
 CALL_S = 0.02
 """Minimum duration of a timed call, in seconds: long enough to hide the cost of a call from Python."""
 
@@ -232,7 +238,9 @@ class KerasSolo:
     def save(self, folder: Path) -> None:
         """Write `model.weights.h5`, Keras' own format, and `optimizer.npz`: the optimizer's variables and the epoch."""
         self.model.save_weights(folder / WEIGHTS)
-        variables = {str(place): variable.numpy() for place, variable in enumerate(self.optimizer.variables)}
+        variables: dict[str, Any] = {
+            str(place): _as_array(variable) for place, variable in enumerate(self.optimizer.variables)
+        }
         np.savez(folder / OPTIMIZER, epoch=self.epoch, **variables)
 
     def load(self, folder: Path) -> None:
@@ -286,10 +294,17 @@ def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path, inputs
 def random_states(traced: Any) -> list[Any]:
     """Return the generator states of a traced function, in the order of their making, the same in every process.
 
-    They belong to Dropout layers, to an experiment's own generators and to keras.random.
+    They belong to Dropout layers, to an experiment's own generators and to keras.random. What surrounds the number that
+    Keras gives to a generator depends on the way of training.
     """
-    states = [variable for variable in traced.variables if "seed_generator_state" in variable.name]
-    return sorted(states, key=lambda variable: (len(variable.name), variable.name))
+
+    def made(variable: Any) -> tuple[float, int, str]:
+        """Return the number of a generator; of one with a name of the user's own, what sorts it behind them."""
+        found = GENERATOR.search(variable.name)
+        number = math.inf if found is None else int(found[1] or 0)
+        return number, len(variable.name), variable.name
+
+    return sorted((variable for variable in traced.variables if RANDOM_STATE in variable.name), key=made)
 
 
 def predict(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> tuple[str, list[np.ndarray]]:
@@ -313,39 +328,6 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
         model = initial_model(experiment, hp, trial.seed, splits.train_inputs)
         model(experiment.augment(tensors(take(splits.train_inputs, few)), hp), training=False)
     return frozenset(hp.names_read) | READ_BY_RAYGPU
-
-
-def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:
-    """Train and evaluate on a few samples, on the CPU, before anything is started.
-
-    Returns the result, and the names of the hyper-parameters that were read. A very large model is evaluated
-    alone. splits: the few samples. Raises any exception of the experiment.
-    """
-    settings = Settings(epochs=1, threads=tf.config.threading.get_intra_op_parallelism_threads(), precision="float32",
-                        folder=Path())  # fmt: skip
-    with no_gpu():
-        training = KerasSolo(experiment, splits, Trial("t0000", 0, hp), settings)
-        result = base.first_result(training, training.model.count_params())
-        _require_no_broadcast(training)
-    return result, frozenset(training.hp.names_read)
-
-
-def _require_no_broadcast(training: KerasSolo) -> None:
-    """Raise ValueError if the loss of outputs (batch, 1) and targets (batch,) is that of (batch, batch) pairs."""
-    inputs, targets = training.validation_data.chosen(slice(0, min(EVALUATION_BATCH, training.num_validation)))
-    outputs = in_float32(training.model(inputs, training=False))
-    if isinstance(targets, dict) or not tf.is_tensor(outputs) or not targets.dtype.is_floating:
-        return
-    if outputs.shape != targets.shape and tf.size(outputs) == tf.size(targets) and tf.size(targets) > 1:
-        loss, alike = (
-            Loss.of(training.experiment.loss(outputs, each), [], in_float32).objective()
-            for each in (targets, tf.reshape(targets, outputs.shape))
-        )
-        if not np.allclose(loss, alike, rtol=1e-4):
-            raise ValueError(
-                f"loss() gets outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and compares each"
-                " with each: reshape one of them, as keras.ops.reshape(targets, outputs.shape)"
-            )
 
 
 def configure(settings: Settings) -> None:
@@ -379,8 +361,18 @@ def _check_backend() -> None:
 
 
 def in_float32(outputs: Any) -> Any:
-    """Cast outputs of half precision to float32: a loss of 8 or 11 significant bits is too coarse."""
-    half = tf.bfloat16, tf.float16
-    return keras.tree.map_structure(
-        lambda tensor: tf.cast(tensor, tf.float32) if tensor.dtype in half else tensor, outputs
-    )
+    """Cast outputs of half precision to float32, with their masks: a loss of 8 or 11 significant bits is too coarse."""
+
+    def cast(tensor: Any) -> Any:
+        """Cast one tensor."""
+        if tensor.dtype not in (tf.bfloat16, tf.float16):
+            return tensor
+        return with_mask(tf.cast(tensor, tf.float32), mask_of(tensor))
+
+    return keras.tree.map_structure(cast, outputs)
+
+
+def _as_array(variable: Any) -> np.ndarray:
+    """Return a variable's values; those of bfloat16, which NumPy's files do not know, as float32, which is exact."""
+    value = tf.convert_to_tensor(variable)
+    return (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()

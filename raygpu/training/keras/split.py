@@ -13,6 +13,7 @@ from raygpu.training.base import Settings
 from raygpu.training.folds import Data
 from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.solo import KerasSolo
+from raygpu.training.own_copy import own_copy
 
 Place = Callable[[], Any]
 
@@ -38,7 +39,7 @@ class KerasSplit:
         for i, trial in enumerate(trials):
             place = places[i % len(places)]
             with place():
-                self._members[trial.trial_id] = KerasSolo(experiment, splits, trial, settings), place
+                self._members[trial.trial_id] = KerasSolo(own_copy(experiment), splits, trial, settings), place
         self.trials = list(trials)
         self._pool = ThreadPoolExecutor(len(trials))
 

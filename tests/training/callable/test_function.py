@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +179,27 @@ def test_a_function_is_told_its_fold() -> None:
     assert result is not None
     assert result.metrics == {"fold": 2, "folds": 5}
     assert "fold" not in FunctionTraining(train, Trial("t0000", 0, {}), Settings(None, 1, "float32", Path())).config
+
+
+def test_a_thread_that_outlives_its_trial_reports_nothing_into_the_next_one(tmp_path: Path) -> None:
+    go, ended = threading.Event(), threading.Event()
+
+    def helps() -> None:
+        go.wait(60)
+        with suppress(BaseException):  # the end of its trial, which is printed otherwise
+            raygpu.report(helper=1)
+        ended.set()
+
+    def starts(config: dict[str, Any]) -> None:
+        threading.Thread(target=helps, daemon=True).start()
+        raygpu.report(step=1)
+
+    def quiet(config: dict[str, Any]) -> None:
+        go.set()
+        assert ended.wait(60)
+        raygpu.report(step=2)
+
+    for function, epochs in ((starts, None), (quiet, 1)):
+        run = training(function, tmp_path, epochs)
+        assert run.run_epoch() == EpochResult(1, {"step": 2.0 if epochs else 1.0})
+        run.close()

@@ -296,3 +296,64 @@ def test_checkpoints_go_on(script: Make, tmp_path: Path) -> None:
 )
 def test_json_metrics(line: str, metrics: dict[str, float]) -> None:
     assert json_metrics(line) == metrics
+
+
+SEVERAL = """
+import json, os, time, raygpu
+first = raygpu.load(0) + 1
+for epoch in range(first, 6):
+    raygpu.checkpoint(epoch - 1)  # nothing of the epoch is complete
+    raygpu.checkpoint(epoch)
+    {how}
+    while not os.path.exists(f"read{{epoch}}"):
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("how", ["raygpu.report(real=epoch)", "print(json.dumps({'real': epoch}))"])
+def test_several_checkpoints_in_an_epoch_are_one(script: Make, tmp_path: Path, how: str) -> None:
+    first = script(SEVERAL.format(how=how), epochs=5)
+    for epoch in (1, 2):
+        assert first.run_epoch() is not None
+        assert first.has_saved(epoch)
+        (tmp_path / f"read{epoch}").touch()
+    assert first.run_epoch() is not None
+    first.save(tmp_path / "kept")
+    first.close()
+    for epoch in range(1, 6):
+        (tmp_path / f"read{epoch}").touch()
+    again = script(SEVERAL.format(how=how), epochs=5)
+    again.load(tmp_path / "kept")
+    results = list(iter(again.run_epoch, None))
+    assert [(result.epoch, result.metrics["real"]) for result in results] == [(4, 4.0), (5, 5.0)]
+
+
+def test_printed_epochs_that_are_read_at_once_have_a_checkpoint_each(script: Make, tmp_path: Path) -> None:
+    body = "import raygpu\nlines = ''\nfor epoch in range(1, 5):\n    raygpu.checkpoint(epoch)\n"
+    body += "    lines += '{\"real\": %d}\\n' % epoch\nprint(lines, flush=True)\n"
+    training = script(body)
+    while training.run_epoch() is not None:
+        pass
+    assert training.has_saved(4)
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("run.sh", "command: 'run.sh' cannot be started: no such program, or not executable"),  # as a shell does
+        ("./folder", "command: './folder' cannot be started: no such program, or not executable"),
+        ("./run.sh", r"the script ended with exit status 126: ./run.sh\n./run.sh: Exec format error"),
+        ("./killed.sh", "the script ended with signal 40: ./killed.sh"),
+    ],
+)
+def test_what_cannot_be_executed_is_told_without_a_traceback(tmp_path: Path, command: str, fault: str) -> None:
+    for name, text in (("run.sh", "echo done\n"), ("killed.sh", "#!/bin/sh\nkill -40 $$\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "folder").mkdir()
+    settings = Settings(None, 1, "float32", tmp_path)
+    training = ScriptTraining(command, str(tmp_path), SHARED, Trial("t0000", 7, {}), settings)
+    with pytest.raises(RuntimeError, match=fault) as raised:
+        training.run_epoch()
+    assert "Traceback" not in str(raised.value)
+    training.close()

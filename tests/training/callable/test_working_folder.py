@@ -190,3 +190,11 @@ def test_the_folder_of_many_small_files_is_noted_twice_not_for_each(
     folder.enter(goes_on=False)
     assert len(folder._copies) == 201
     assert len(notes) == 2, "before and after: a note of all copies takes the longer the more there are"
+
+
+def test_a_link_to_itself_is_no_fault(source: Path) -> None:
+    (source / "loop").symlink_to("loop")
+    (source.parent / "loop").symlink_to("loop")
+    (source / "data" / "loop").symlink_to("loop")
+    home = run(source, REPORT)
+    assert files(home / "files") == {}

@@ -11,6 +11,13 @@ import pytest
 
 from raygpu.training.distributed.coordinator import FIRST, LONGEST, Coordinator, RankReport
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings
+from raygpu.training.hyperparameters import OptimizerSettings
+
+
+class Two(OneRank):
+    """The first of two ranks."""
+
+    world = 2
 
 
 class Threads:
@@ -132,3 +139,12 @@ def test_a_rank_without_a_whole_step_moves_nothing() -> None:
         return coordinator.shares
 
     assert on_threads(2, split_of) == [(50, 50)] * 2
+
+
+def test_no_device_takes_more_at_once_than_the_model_whatever_its_share() -> None:
+    settings = OptimizerSettings.of({"micro_batch_size": 32})
+    coordinator = Coordinator(ParallelSettings(128, 2, optimizer_settings=settings), Two())
+    assert [batch.sizes for batch in coordinator.local_batches(0, 128)] == [[32, 32], [32, 32]]
+    coordinator.balancer.ratios = [5.0, 1.0]
+    assert [batch.sizes for batch in coordinator.local_batches(0, 128)] == [[27, 27, 27, 26], [6, 5, 5, 5]]
+    assert max(coordinator.local_batches(0, 129)[0].sizes) <= 32, "a last sample that is joined"

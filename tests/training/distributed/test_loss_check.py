@@ -195,3 +195,22 @@ def test_samples_that_a_model_needs_at_once_and_buffers_that_move() -> None:
     spectral = look(nn.utils.parametrizations.spectral_norm(nn.Linear(64, 10)))
     assert [each.least_samples() for each in (plain, normed, imaged, spectral)] == [1, 2, 1, 1]
     assert [bool(each.moving_buffers()) for each in (plain, normed, imaged, spectral)] == [False, False, False, True]
+
+
+class _Mixing(nn.Module):
+    """Mixes samples while it trains, by chance."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return 0.7 * inputs + 0.3 * inputs[torch.randperm(len(inputs))] if self.training else inputs
+
+
+@pytest.mark.parametrize(
+    ("layers", "adds_up"),
+    [([_Mixing()], False), ([nn.Dropout(0.3), _Mixing()], False), ([nn.Dropout(0.3), _Dropping()], True),
+     ([nn.BatchNorm1d(64), nn.Dropout(0.3), nn.RReLU()], True)],
+)  # fmt: skip
+def test_a_model_that_mixes_samples_and_draws_random_numbers(layers: list[nn.Module], adds_up: bool) -> None:
+    splits, last = few(40), [] if isinstance(layers[-1], _Dropping) else [nn.Linear(64, 10)]
+    own = made(model=lambda self, hp: nn.Sequential(*layers, *last))
+    look = TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    assert look.gradient_adds_up() == adds_up

@@ -90,3 +90,16 @@ def test_the_profiler_writes_operations_with_their_names(tmp_path: Path) -> None
     (path,) = tmp_path.rglob("*.xplane.pb")
     names = {meta.name for plane in read_profile(path).planes for meta in plane.event_metadata.values()}
     assert any(name.startswith("product:") for name in names)
+
+
+def test_a_mask_is_carried_to_another_tensor() -> None:
+    import keras
+    import tensorflow as tf
+
+    from raygpu.training.keras.keras_private_api import mask_of, with_mask
+
+    outputs = keras.layers.Embedding(5, 2, mask_zero=True)(tf.constant([[0, 1]]))
+    assert mask_of(outputs).numpy().tolist() == [[False, True]]
+    assert mask_of(outputs + 1) is None
+    assert mask_of(with_mask(outputs + 1, mask_of(outputs))) is mask_of(outputs)
+    assert mask_of(with_mask(outputs + 1, None)) is None

@@ -215,3 +215,35 @@ def test_a_model_that_is_not_built_or_compiled_is_saved(tmp_path: Path) -> None:
     assert whole.built
     whole.save(tmp_path / "model.keras")
     assert same_weights(keras.models.load_model(tmp_path / "model.keras"), model)
+
+
+def test_a_model_with_a_step_of_its_own_is_refused() -> None:
+    import raygpu
+    from raygpu.training.keras.quiet_import import keras
+
+    class Own(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match=r"model: Own has a train_step\(\) of its own"):
+        raygpu.multi_gpu_model(Own([keras.layers.Dense(3)]), gpus=1)
+
+
+def masked(ranks: Any) -> list[float]:
+    """The loss of sequences with a mask, by the model and over two devices."""
+    import raygpu
+    from raygpu.training.keras.quiet_import import keras
+
+    inputs = np.random.default_rng(0).integers(0, 4, (50, 6)).astype(np.int32)
+    layers = [keras.layers.Embedding(20, 8, mask_zero=True), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.layers.Input((6,), dtype="int32"), *layers])
+    found = []
+    for each in (model, raygpu.multi_gpu_model(model, gpus=2, ratios=[3, 2])):
+        each.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        found.append(each.evaluate(inputs, inputs % 3, batch_size=50, verbose=0))
+    return found
+
+
+def test_masks_are_kept() -> None:
+    alone, parallel = on_keras_ranks(1, masked, local=2)[0]
+    assert parallel == pytest.approx(alone, rel=1e-6)

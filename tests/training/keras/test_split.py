@@ -54,3 +54,27 @@ def split_and_alone(ranks: Any, folder: str) -> None:
 def test_members_equal_trials_alone(tmp_path: Path) -> None:
     """In a process of two logical devices: TensorFlow splits its device once."""
     on_keras_ranks(1, split_and_alone, str(tmp_path), local=2)
+
+
+def own_state(ranks: Any) -> tuple[list[float], list[float]]:
+    """The first losses of members whose `model` sets state on the experiment: in an array, and alone."""
+    from raygpu.training.keras.solo import KerasSolo
+    from raygpu.training.keras.split import KerasSplit
+    from tests.keras_cases import KerasScaled
+    from tests.small_data import few
+
+    settings = Settings(1, 1, "float32", Path())
+    trials = [Trial(f"t{i}", 0, {"factor": factor}) for i, factor in enumerate((1.0, 3.0))]
+    array = KerasSplit(KerasScaled(), few(), trials, settings, width=2)
+    results = array.run_epoch() or {}
+    array.close()
+    alone = [KerasSolo(KerasScaled(), few(), trial, settings).run_epoch() for trial in trials]
+    return [result.metrics["train/loss"] for result in results.values()], [
+        result.metrics["train/loss"] for result in alone if result
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_each_member_has_an_experiment_of_its_own() -> None:
+    found, wanted = on_keras_ranks(1, own_state, local=2)[0]
+    assert found == pytest.approx(wanted, rel=1e-5)

@@ -22,42 +22,13 @@ EXACT = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad
 """Optimizers of torch.optim that treat each number of a parameter by itself; Rprop fails on DTensors."""
 
 
-class ShardedOptimizer:
-    """raygpu's optimizer on this rank's parts, with the methods of `BuiltinOptimizer`; ranks save and load together."""
-
-    own_lr: float | None = None
+class ShardedOptimizer(BuiltinOptimizer):
+    """raygpu's optimizer on this rank's part of each parameter; ranks save and load together."""
 
     def __init__(self, settings: OptimizerSettings, shards: Shards) -> None:
+        super().__init__(settings, shards.locals)
         self._shards = shards
-        self._optimizer = BuiltinOptimizer(settings, shards.locals)
         self._places = [place for place, local in enumerate(shards.locals) if local.requires_grad]
-
-    @property
-    def settings(self) -> OptimizerSettings:
-        """Settings of the next step."""
-        return self._optimizer.settings
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        """This rank's part of each parameter that trains."""
-        return self._optimizer.parameters
-
-    @property
-    def buffers(self) -> list[list[torch.Tensor]]:
-        """This rank's part of the optimizer's state of each parameter."""
-        return self._optimizer.buffers
-
-    def use(self, settings: OptimizerSettings) -> None:
-        """Go on with other settings of the same kind."""
-        self._optimizer.use(settings)
-
-    def take_unfrozen(self) -> list[torch.Tensor]:
-        """Return no parameters. Raises ValueError as `BuiltinOptimizer.take_unfrozen`."""
-        return self._optimizer.take_unfrozen()
-
-    def step(self, lr: float) -> None:
-        """Update the parts that have a gradient, and drop the gradients."""
-        self._optimizer.step(lr)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of whole parameters on rank 0, as `BuiltinOptimizer` does; without tensors on the others."""
@@ -66,7 +37,7 @@ class ShardedOptimizer:
             parameter = shards.parameters[place]
             whole = [shards.gathered(shards.like(parameter, buffer)) for buffer in own]
             found.append([each for each in whole if each is not None])
-        return {**self._optimizer.state_dict(), "buffers": found}
+        return {**super().state_dict(), "buffers": found}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take this rank's parts of a state of whole parameters."""
@@ -74,7 +45,7 @@ class ShardedOptimizer:
         for place, saved in zip(self._places, state["buffers"], strict=True):
             is_sharded = isinstance(shards.parameters[place], DTensor)
             own.append([shards.part_of(each) if is_sharded else each for each in saved])
-        self._optimizer.load_state_dict({**state, "buffers": own})
+        super().load_state_dict({**state, "buffers": own})
 
 
 class ShardedOwnOptimizer(OwnOptimizer):

@@ -1,0 +1,154 @@
+"""What differs where a Keras batch is taken in parts is told, or refused, before it is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raygpu import KerasExperiment, Splits, dataset_splits
+from raygpu.config import TrainConfig
+from raygpu.config.source import Source
+from raygpu.errors import BadInput
+from raygpu.training.distributed.batch_split import checked, spread
+from raygpu.training.distributed.ranks import ParallelSettings
+from tests.ranks import on_keras_ranks
+from tests.small_data import few
+from tests.training.distributed.test_keras_ranks import Drawing, Mlp, training
+
+
+class Plain(KerasExperiment):
+    """With a regularizer, dropout and noise, which parts of a batch have as well."""
+
+    def data(self) -> Splits:
+        return few(100)
+
+    def layers(self, keras: Any) -> list[Any]:
+        return [keras.layers.Dense(8, kernel_regularizer="l2"), keras.layers.Dropout(0.3)]
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Input((64,)), *self.layers(keras), keras.layers.Dense(10)])
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return inputs + 0.1 * keras.random.normal(keras.ops.shape(inputs))
+
+
+class Mixed(Plain):
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return 0.7 * inputs + 0.3 * keras.ops.roll(inputs, 1, axis=0)
+
+
+class Counting(Plain):
+    def layers(self, keras: Any) -> list[Any]:
+        class Counter(keras.layers.Layer):  # type: ignore[misc]
+            def build(self, shape: Any) -> None:
+                self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+
+            def call(self, inputs: Any, training: bool = False) -> Any:
+                if training:
+                    self.count.assign_add(1.0)
+                return inputs / (1.0 + 0.1 * self.count)
+
+        return [Counter(name="counter"), keras.layers.BatchNormalization()]
+
+
+def adding(function: Callable[[Any, Any], Any]) -> Callable[[Plain, Any], list[Any]]:
+    """Layers of which one adds to the loss."""
+
+    def layers(self: Plain, keras: Any) -> list[Any]:
+        class Adds(keras.layers.Layer):  # type: ignore[misc]
+            def call(self, inputs: Any) -> Any:
+                self.add_loss(0.01 * function(keras, keras.ops.square(inputs)))
+                return inputs
+
+        return [Adds()]
+
+    return layers
+
+
+class AddedMean(Plain):
+    layers = adding(lambda keras, squares: keras.ops.mean(squares))
+
+
+class AddedSum(Plain):
+    layers = adding(lambda keras, squares: keras.ops.sum(squares))
+
+
+class Padded(KerasExperiment):
+    """Samples of unequal lengths, filled up by zeros over which the model takes the mean."""
+
+    def data(self) -> Splits:
+        return dataset_splits(Lengths(), validation=0.2, collate_fn=padded)
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = keras.layers
+        return keras.Sequential([layers.Input((None, 4)), layers.GlobalAveragePooling1D(), layers.Dense(3)])
+
+
+class Lengths:
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, row: int) -> Any:
+        return np.random.default_rng(row).normal(size=(2 + row % 7, 4)).astype(np.float32), row % 3
+
+
+def padded(samples: list[Any]) -> Any:
+    longest = max(len(values) for values, _ in samples)
+    filled = [np.pad(values, ((0, longest - len(values)), (0, 0))) for values, _ in samples]
+    return np.stack(filled), np.array([target for _, target in samples])
+
+
+def lines(code: Any, **values: Any) -> tuple[str, ...]:
+    pytest.importorskip("tensorflow")
+    config = TrainConfig(experiment="a:B", hyperparameters={"batch_size": 20}, epochs=1, metric="accuracy", **values)
+    splits, devices = code.data(), 1 if "accumulate" in values else 2
+    plan = spread(config, devices, splits.samples_per_epoch)
+    return checked(config, plan, devices, Source("keras", "a:B", str(Path.cwd())), code, splits).lines[1:]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (Mixed(), "augment() makes a sample of others of its batch too"),
+        (Counting(), "counter/count): each part of a batch changes them by itself"),
+        (Padded(), "collate_fn makes a sample of others of its batch too, or fills it up"),
+    ],
+)
+@pytest.mark.parametrize("values", [{}, {"accumulate": 2}], ids=["devices", "parts"])
+def test_what_parts_change_is_told(code: Any, words: str, values: dict[str, Any]) -> None:
+    (line,) = lines(code, **values)
+    assert words in line
+
+
+@pytest.mark.parametrize("code", [Plain(), AddedMean()])
+def test_what_parts_do_not_change_is_not(code: Any) -> None:
+    assert lines(code) == ()
+
+
+def test_a_sum_that_a_layer_adds_to_the_loss_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"what add_loss\(\) adds to the loss is no mean over samples: .* but "):
+        lines(AddedSum())
+
+
+def notes(ranks: Any) -> list[list[str]]:
+    return [training(ranks, ParallelSettings(20, parts), kind).notes for kind in (Drawing, Mlp) for parts in (1, 2)]
+
+
+def test_normalised_parts_of_a_batch_are_told() -> None:
+    """On two devices of a process."""
+    (devices,), (parts,), *others = on_keras_ranks(1, notes, local=2)[0]
+    assert devices.startswith("BatchNormalization: each device normalises its share by itself; synchronized=True")
+    assert parts == "BatchNormalization: each part of a batch is normalised by itself"
+    assert others == [[], []]

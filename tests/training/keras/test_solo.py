@@ -1,0 +1,96 @@
+"""A Keras trial alone: its checkpoint in bfloat16, masks in half precision, the order of its random states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raygpu import KerasExperiment, Splits
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from tests.ranks import compute_in
+from tests.small_data import few
+
+
+@pytest.fixture(autouse=True)
+def needs_keras() -> None:
+    """Not imported with this module: TensorFlow takes seconds, in a process that may run none of these tests."""
+    pytest.importorskip("keras")
+
+
+def solo(experiment: Any, precision: Any = "float32", **hp: Any) -> Any:
+    from raygpu.training.keras.solo import KerasSolo
+
+    return KerasSolo(experiment, experiment.data(), Trial("t0000", 3, hp), Settings(2, 1, precision, Path()))
+
+
+class Brief(KerasExperiment):
+    """All of its variables are bfloat16."""
+
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(10)]
+        return keras.Sequential([keras.layers.Input((64,)), *layers])
+
+
+def test_a_model_of_bfloat16_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    compute_in("bfloat16")
+    try:
+        whole, first, second = (solo(Brief(), momentum=0.9, lr=0.1) for _ in range(3))
+        assert {variable.dtype for variable in whole.model.variables} == {"bfloat16"}
+        wanted = [whole.run_epoch().metrics for _ in range(2)][-1]
+        first.run_epoch()
+        first.save(tmp_path)
+        second.load(tmp_path)
+        assert second.run_epoch().metrics == pytest.approx(wanted, rel=1e-6)
+    finally:
+        compute_in("float32")
+
+
+class Masked(KerasExperiment):
+    """Some places of a sequence are left out by the loss, by the mask of the embedding."""
+
+    def data(self) -> Splits:
+        draw = np.random.default_rng(0)
+        inputs, targets = draw.integers(0, 5, (64, 6)).astype(np.int32), draw.integers(0, 3, (64, 6))
+        return Splits(inputs, targets, inputs, targets)
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = [keras.layers.Embedding(20, 8, mask_zero=hp["masked"]), keras.layers.Dense(3)]
+        return keras.Sequential([keras.layers.Input((6,), dtype="int32"), *layers])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        return 100 * keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, outputs)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {}
+
+
+def test_half_precision_keeps_masks() -> None:
+    wanted, found, other = (
+        solo(Masked(), precision, masked=masked).evaluate()["loss"]
+        for precision, masked in (("float32", True), ("bf16", True), ("bf16", False))
+    )
+    assert abs(found - wanted) < abs(other - wanted) / 10
+
+
+def test_random_states_come_in_the_order_of_their_making_whatever_surrounds_their_numbers() -> None:
+    from raygpu.training.keras.solo import random_states
+
+    names = ["m/b/seed_generator_9/seed_generator_state:0", "while/seed_generator_10/seed_generator_state:0",
+             "seed_generator_11/seed_generator_state:0", "own/seed_generator_state:0", "m/kernel:0"]  # fmt: skip
+    traced = SimpleNamespace(variables=[SimpleNamespace(name=name) for name in reversed(names)])
+    assert [variable.name for variable in random_states(traced)] == names[:4]
