@@ -51,11 +51,6 @@ class GpmSampler:
         self._first: Any = None
         self._second: Any = None
 
-    @property
-    def supported(self) -> bool:
-        """Return whether the GPU has readable GPM counters; valid within the context only."""
-        return self._first is not None
-
     def __enter__(self) -> GpmSampler:
         self._device, self._gpu_instance = gpm_source(self._uuid)
         support = ask(pynvml.nvmlGpmQueryDeviceSupport, self._device) if self._device is not None else None

@@ -10,7 +10,6 @@ import math
 import os
 import resource
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.devices import nvml
@@ -20,16 +19,6 @@ from raygpu.devices.nvml import GIB
 LARGEST_CONTEXT_GIB = 4.0
 UNMEASURED_CONTEXT_GIB = 0.5
 """CUDA context size assumed where none can be measured, as in a container if CUDA has been started already."""
-
-
-@dataclass(frozen=True, slots=True)
-class TorchCap:
-    """Memory limits that `cap_torch` has set, in GiB."""
-
-    share_gib: float
-    context_gib: float
-    allocator_gib: float
-    """Limit of torch's allocator: the share without the CUDA context."""
 
 
 def torch_fraction(total_gib: float, share_gib: float, context_gib: float) -> float:
@@ -59,7 +48,7 @@ def _allocator_gib(share_gib: float, context_gib: float) -> float:
     return rest
 
 
-def cap_torch(share: float) -> TorchCap:
+def cap_torch(share: float) -> None:
     """Limit torch in this process to a share (0..1) of the current CUDA device's memory; starts CUDA.
 
     Call it before the training allocates. A second call replaces the limit; a share of 1.0 still leaves room for the
@@ -70,9 +59,7 @@ def cap_torch(share: float) -> TorchCap:
     context_gib = measure_context_gib()
     device = torch.cuda.current_device()
     total_gib = torch.cuda.mem_get_info(device)[1] / GIB
-    share_gib = share * total_gib
-    torch.cuda.set_per_process_memory_fraction(torch_fraction(total_gib, share_gib, context_gib), device)
-    return TorchCap(share_gib, context_gib, share_gib - context_gib)
+    torch.cuda.set_per_process_memory_fraction(torch_fraction(total_gib, share * total_gib, context_gib), device)
 
 
 def measure_context_gib() -> float:

@@ -1,6 +1,6 @@
 """Wait until the driver has freed the GPU memory of processes that have ended.
 
-    released = wait_for_departed(gpu.uuid, needed_gib=4.0, timeout_s=30)
+    wait_for_departed(gpu.uuid, needed_gib=4.0, timeout_s=30)
 
 Beside a neighbour that goes on computing, only NVML's list of processes shows this; the device's free memory does not.
 """
@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from raygpu.devices import nvml
 
@@ -22,48 +20,36 @@ SETTLED_S = 0.5
 NOTICEABLE_GIB = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Outcome of a wait for freed GPU memory."""
-
-    outcome: Literal["released", "timed out", "not told"]
-    """Result; "not told" where NVML reports neither processes nor free memory, so there was nothing to wait for."""
-    waited_s: float
-    by: Literal["processes", "free memory"] | None
-    """NVML's figure that decided; None if there was none."""
-
-
 def wait_for_departed(
     uuid: str,
     needed_gib: float,
     timeout_s: float = 30.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Release:
+) -> None:
     """Wait while processes that have ended still hold memory of a GPU. Call it once this process computes there.
 
     NVML's list of processes decides if it has this process: its pids are then this machine's. Otherwise, as in a
     container, the wait ends once `needed_gib` are free, or once the free memory has not changed for SETTLED_S seconds:
-    neighbours then hold the rest. clock, sleep: replaceable for tests.
+    neighbours then hold the rest. Without either figure there is no wait. clock, sleep: replaceable for tests.
     """
     began_s = clock()
     free_gib, since_s = -1.0, began_s
-    by: Literal["processes", "free memory"]
     while True:
         figures = nvml.process_memory(uuid) or {}
         room = nvml.memory(uuid)
         if os.getpid() in figures:
-            by, released = "processes", all(_lives(pid) for pid in figures)
+            released = all(_lives(pid) for pid in figures)
         elif room is None:
-            return Release("not told", clock() - began_s, None)
+            return
         else:
             if abs(room.free_gib - free_gib) > NOTICEABLE_GIB:
                 free_gib, since_s = room.free_gib, clock()
-            by, released = "free memory", room.free_gib >= needed_gib or clock() - since_s >= SETTLED_S
-        waited_s = clock() - began_s
-        if released or waited_s >= timeout_s:
-            return Release("released" if released else "timed out", waited_s, by)
-        sleep(max(SHORTEST_S, min(POLL_S, timeout_s - waited_s)))
+            released = room.free_gib >= needed_gib or clock() - since_s >= SETTLED_S
+        left_s = began_s + timeout_s - clock()
+        if released or left_s <= 0:
+            return
+        sleep(max(SHORTEST_S, min(POLL_S, left_s)))
 
 
 def _lives(pid: int) -> bool:

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from raygpu.devices import nvml
 from raygpu.devices.mps_control import PROGRAM, Control, program, until
-from raygpu.errors import RaygpuError
+from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS
 from raygpu.records.scratch import private_folder
 
@@ -96,7 +96,15 @@ class Mps:
         control = Control(folder)
         if len(os.fsencode(control.pipe)) > LONGEST_PIPE:
             raise NoMps(f"{control.pipe} is too long for a socket, which has {LONGEST_PIPE} bytes of it")
-        lock = _lock(folder, uuid)
+        try:
+            return cls._started(uuid, control, within_s)
+        except OSError as error:  # its disk is full, say
+            raise NoMps(f"{folder} cannot be used: {one_line(error)}") from error
+
+    @classmethod
+    def _started(cls, uuid: str, control: Control, within_s: float) -> Mps:
+        """Start a daemon in its folder. Raises NoMps and OSError."""
+        lock = _lock(control.folder, uuid)
         try:
             _clear(control)
         except BaseException:
@@ -121,18 +129,6 @@ class Mps:
     def clients(self) -> list[int]:
         """Return the pids of the processes attached to the daemon now."""
         return self._control.clients()
-
-    def snapshot(self) -> str:
-        """Return the daemon's own table of clients, for logs and messages; empty where its version has none."""
-        return self._control.ask("ps") or ""
-
-    def alive(self) -> bool:
-        """Return whether daemon and server still run. A client that dies of a fault can end the server."""
-        return bool(self._control.servers())
-
-    def log(self) -> str:
-        """Return the last lines of the daemon's logs, to be added to a message; may be empty."""
-        return self._control.last_words()
 
     def stop(self) -> str | None:
         """End the daemon and remove its directories. End the trainings before.

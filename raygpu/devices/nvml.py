@@ -105,7 +105,6 @@ class Clock:
     """A GPU's clock of its multiprocessors at one moment, in MHz; None for what the device does not tell."""
 
     mhz: int | None
-    most_mhz: int | None
     lowered_by: tuple[str, ...] = ()
     """Reasons why it is below the highest one; an idle GPU lowers it by itself, which is none."""
 
@@ -177,11 +176,10 @@ def clock(uuid: str) -> Clock:
     """Return a GPU's current clock, and why it is lowered."""
     device = handle(uuid)
     if device is None:
-        return Clock(None, None)
+        return Clock(None)
     reasons = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device) or 0
     return Clock(
         mhz=ask(pynvml.nvmlDeviceGetClockInfo, device, pynvml.NVML_CLOCK_SM),
-        most_mhz=ask(pynvml.nvmlDeviceGetMaxClockInfo, device, pynvml.NVML_CLOCK_SM),
         lowered_by=tuple(name for bit, name in CLOCK_REASONS.items() if reasons & bit),
     )
 

@@ -72,7 +72,8 @@ def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
         found = _find(gpus, word)
         if found is None:
             break
-        chosen.append(found)
+        if found not in chosen:
+            chosen.append(found)
     if words and not chosen and words[0] != "-1":
         raise BadInput(f"CUDA_VISIBLE_DEVICES: read {visible!r}; whole GPUs are wanted, which are: {_known(gpus)}")
     return chosen
@@ -84,7 +85,7 @@ def _known(gpus: Sequence[Gpu]) -> str:
 
 def _find(gpus: Sequence[Gpu], word: str) -> Gpu | None:
     """Find a device by its index, UUID, a beginning of the UUID that no other one has, or an instance's old name."""
-    if word.isdigit():
+    if word.isdecimal():
         return next((gpu for gpu in gpus if gpu.index == int(word) and gpu.instance is None), None)
     if "/" in word:
         return next((gpu for gpu in gpus if word == _old_name(gpu)), None)

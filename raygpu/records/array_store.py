@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from raygpu.records.cache_folder import cache_folder
+
 MOST_BYTES = 512 * 2**20
 """Bytes of all programs above which the ones that were not used for longest are deleted."""
 MOST_WIDTHS = 500
@@ -63,11 +65,13 @@ class ArrayStore:
 
     @classmethod
     def at(cls, profiles: str | None) -> ArrayStore:
-        """Return the store beside the profiles. profiles: their folder; None for the user's cache folder."""
+        """Return the store beside the profiles. profiles: their folder; None for the user's cache folder.
+
+        Raises BadInput without a cache folder.
+        """
         if profiles is not None:
             return cls(Path(profiles).expanduser() / "arrays")
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return cls(Path(cache).expanduser() / "raygpu" / "arrays")
+        return cls(cache_folder() / "arrays")
 
     def is_private(self) -> bool:
         """Return whether the folder belongs to this user, without rights for others; make it if it is not there."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.records.cache_folder import cache_folder
 
 
 class ProfileStore:
@@ -29,12 +30,10 @@ class ProfileStore:
 
     @classmethod
     def at(cls, path: str | None) -> ProfileStore:
-        """Return the profiles in a folder. path: None for the user's cache folder (XDG base directory
-        specification)."""
+        """Return the profiles in a folder. path: None for the user's cache folder. Raises BadInput without one."""
         if path is not None:
             return cls(Path(path).expanduser())
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return cls(Path(cache).expanduser() / "raygpu" / "profiles")
+        return cls(cache_folder() / "profiles")
 
     def check(self) -> None:
         """Raise BadInput if the folder cannot be written."""

@@ -270,21 +270,21 @@ class RunDirectory:
         except OSError:  # the working folder of a container
             folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
             folder.trials.mkdir(parents=True)
-        for file in (
-            folder.config,
-            folder.run,
-            folder.summary,
-            folder.trials_csv,
-            folder.sets_csv,
-            folder.timeline,
-            folder.population,
-            folder.best_toml,
-            folder.journal,
-        ):
-            newer_here = file == folder.journal and file.exists()  # of a start that was killed on this machine
-            if storage.has(file.name) and not newer_here:
-                file.write_bytes(storage.read(file.name))
+        with run_lock.unless_held(folder.path) as free:
+            if free:  # what a process that works on the run has here is newer
+                folder._download(storage)
         return folder
+
+    def _download(self, storage: Storage) -> None:
+        """Download the files that a next command reads, but for those that a start which was killed here has longer."""
+        replaced = [self.config, self.run, self.summary, self.trials_csv, self.sets_csv, self.best_toml]
+        for file in (*replaced, *([] if self.journal.exists() else [self.journal])):
+            if storage.has(file.name):
+                file.write_bytes(storage.read(file.name))
+        for file in (self.timeline, self.population):  # lines are only added
+            known = file.read_bytes() if file.is_file() else b""
+            if storage.has(file.name) and not known.startswith(stored := storage.read(file.name)):
+                file.write_bytes(stored)
 
     def claim(self) -> None:
         """Keep other processes of this machine from working on the run, until `hand_over` or the end of this one.
@@ -373,7 +373,7 @@ class RunDirectory:
             if record.error is not None:
                 folder = self.trials / record.trial.trial_id
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / "error.txt").write_text(record.error)
+                (folder / "error.txt").write_text(record.error, "utf-8", "backslashreplace")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`; numbers that are not finite become null."""

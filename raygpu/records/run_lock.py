@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +32,21 @@ def claim(folder: Path) -> None:
         lock.close()
         return
     _CLAIMS[folder] = lock
+
+
+@contextmanager
+def unless_held(folder: Path) -> Iterator[bool]:
+    """Lock a run's folder meanwhile; yield False if a process works on the run, this one or another."""
+    free = folder not in _CLAIMS
+    try:
+        claim(folder)
+    except BadInput:
+        free = False
+    try:
+        yield free
+    finally:
+        if free:
+            release(folder)
 
 
 def release(folder: Path) -> None:

@@ -46,15 +46,20 @@ def home(parent: Path | None = None) -> Path:
     """
     parent = parent or shared_folder()
     key = os.getpid(), parent
-    if key not in _homes or not _homes[key][0].is_dir():
+    if not _has_home(key):
         delete_abandoned(parent)
         with locked(parent):
-            made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
-            lock = (made / LOCK).open("w")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        _homes[key] = made, lock
-        atexit.register(_delete_own, key)
+            if not _has_home(key):  # another thread may have made it
+                made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+                lock = (made / LOCK).open("w")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _homes[key] = made, lock
+                atexit.register(_delete_own, key)
     return _homes[key][0]
+
+
+def _has_home(key: tuple[int, Path]) -> bool:
+    return key in _homes and _homes[key][0].is_dir()
 
 
 def living() -> dict[int, Path]:

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from raygpu.records.cache_folder import cache_folder
+
 FOLDER = "slurm"
 """Folder of the job's files below the run's."""
 SCRIPT = f"{FOLDER}/job.sh"
@@ -126,8 +128,8 @@ def delete_run(folder: Path) -> None:
 
 
 def registry() -> Path:
-    """Return the folder with a file for each submitted job, in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "raygpu" / "slurm"
+    """Return the folder with a file for each submitted job. Raises BadInput without a cache folder."""
+    return cache_folder() / "slurm"
 
 
 def register(folder: Path) -> None:

@@ -26,7 +26,8 @@ LAST = "last."
 CHANGES = "changes"
 """Column of a population's trials: how often each took over another one's parameters."""
 PREFIX = "space."
-"""Prefix of a hyper-parameter whose name is that of another column."""
+"""Prefix of a hyper-parameter whose name is that of another column, or begins so itself."""
+BOOLEANS = {"True": True, "False": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,18 @@ def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
 
 def space_columns(names: Iterable[str], own: Collection[str]) -> list[str]:
     """Return the columns of hyper-parameters. own: the file's other columns."""
-    return [f"{PREFIX}{name}" if name in own else name for name in names]
+    return [f"{PREFIX}{name}" if name in own or name.startswith(PREFIX) else name for name in names]
 
 
 def space_values(row: Mapping[str, str], own: Collection[str]) -> dict[str, Any]:
-    """Return the hyper-parameters of a row; those that it lacks are left out. own: the file's other columns."""
+    """Return the hyper-parameters of a row; those that it lacks are left out. own: the file's other columns.
+
+    Raises ValueError for a row with more cells than there are columns.
+    """
     given = {name: text for name, text in row.items() if name not in own and text != ""}
-    return {name.removeprefix(PREFIX): literal(text) for name, text in given.items()}
+    if None in given.keys():  # noqa: SIM118 - where csv keeps the further cells
+        raise ValueError("more cells than columns")
+    return {name.removeprefix(PREFIX): BOOLEANS.get(text, literal(text)) for name, text in given.items()}
 
 
 def status(record: TrialRecord) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import socket
 import sqlite3
 import time
 from contextlib import closing, suppress
@@ -125,7 +126,7 @@ def claim(shared: Path, owner: str) -> str | None:
     """Claim a shared file for a job; return None, or the owner who has it. Claiming again is no fault."""
     path = claim_of(shared)
     path.parent.mkdir(parents=True, exist_ok=True)
-    mine = path.with_name(f"{path.name}.{os.getpid()}")
+    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
     mine.write_text(owner)
     try:
         os.link(mine, path)  # in one step, over a network too

@@ -165,8 +165,9 @@ def _final(error: BaseException) -> bool:
         return _is_final(int(status))
     if hasattr(error, "get_http_status_code"):  # MlflowException
         return _is_final(int(error.get_http_status_code()))
-    # What else comes from an artifact store or from below: only a lost connection is worth another try.
-    return not isinstance(error, ConnectionError | TimeoutError) and not type(error).__module__.startswith("requests")
+    # From an artifact store or from below: a lost connection, a full disk, and credentials may all be mended.
+    below = isinstance(error, OSError) and not isinstance(error, PermissionError)
+    return not below and type(error).__module__.partition(".")[0] not in ("requests", "botocore", "boto3")
 
 
 def _is_final(status: int) -> bool:

@@ -68,9 +68,15 @@ class Journal:
     def add(self, write: Write) -> None:
         """Append a write and hand it to the operating system, so that it outlives this process."""
         file, data = self._opened(), (b"\n" if self._cut else b"") + _line(write)
-        self._cut = True
-        while data:
-            data = data[os.write(file, data) :]
+        size, was_cut, self._cut = os.fstat(file).st_size, self._cut, True
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+        except OSError:
+            with suppress(OSError):  # half a line is no damage, since its caller has the write
+                os.ftruncate(file, size)
+                self._cut = was_cut
+            raise
         self._cut = False
         self.num_lines += 1
         self._unsynced = True

@@ -113,7 +113,7 @@ class Pending:
         if write.kind == "restart":
             # What waits for the run that is about to be deleted need not be written any more.
             unsure = any(batch.unsure for batch in queue)
-            self._last_epochs.pop(write.trial_id or "", None)
+            self._last_epochs[write.trial_id or ""] = 0
             queue[:] = [Batch(write.trial_id, trial=write.value, replace=True, unsure=unsure)]
         elif not queue or queue[-1].end is not None:
             queue.append(Batch(write.trial_id))
@@ -168,7 +168,7 @@ def _send(tree: RunTree, run_id: str, batch: Batch, set_aside: SetAside, advance
     """Write the batch's metrics, parameters and tags, in calls of limited size."""
     while True:
         params = batch.trial.hyperparameters if batch.trial and not batch.params_sent else {}
-        metrics = batch.points[:POINTS_AT_ONCE]
+        metrics = _next_points(batch.points)
         if not (metrics or params or batch.tags):
             return
         try:
@@ -183,6 +183,17 @@ def _send(tree: RunTree, run_id: str, batch: Batch, set_aside: SetAside, advance
         del batch.points[: len(metrics)]
         batch.tags, batch.params_sent = {}, True
         advanced()
+
+
+def _next_points(points: Sequence[MetricValue]) -> Sequence[MetricValue]:
+    """Return the points of the next call: whole steps, as far as one step is not too much for a call.
+
+    A process that goes on with a run takes the last step that it finds there for complete.
+    """
+    end = POINTS_AT_ONCE
+    while 0 < end < len(points) and points[end - 1].step == points[end].step:
+        end -= 1
+    return points[: end or POINTS_AT_ONCE]
 
 
 Value = tuple[str, Any]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -27,8 +28,8 @@ from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme, sqlite_path
 from raygpu.tracking.values import (
     ERROR_TAG,
+    MetricNames,
     MetricValue,
-    allowed_name,
     as_params,
     run_name,
     set_tags,
@@ -104,6 +105,7 @@ class RunTree:
         """View of the trials, set with `share_view`; its hyper-parameters stand in the names of the trials' runs."""
         self.notes: list[str] = []
         """Lines for the user on values that MLflow holds in another form than they were given."""
+        self._metrics = MetricNames(self.notes)
         self.patience_s = PATIENCE_S
         """Seconds for which uploads of files and the end of a run are tried again while the store fails."""
 
@@ -134,14 +136,16 @@ class RunTree:
         answer may have been lost. None begins a run in any case.
         """
         begun = self._search(f"tags.`raygpu.key` = '{key}'") if key is not None else []
-        run = next(iter(begun), None)
-        if run is None:
+        if begun:
+            run = begun[0]
+        else:
             own = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
             own |= {"raygpu.key": key} if key is not None else {}
             run = self.mlflow.create_run(
                 self.experiment_id, tags=tag_values({**self.tags, **tags, **own}), run_name=name
             )
-        self.log(run.info.run_id, params=params)
+        with suppress(Refused) if begun else nullcontext():  # MLflow lets no parameter of an earlier start change
+            self.log(run.info.run_id, params=params)
         self.run_id = run.info.run_id
         return str(run.info.run_id)
 
@@ -169,7 +173,7 @@ class RunTree:
         them."""
         for run in self._search(f"tags.`raygpu.key` = '{key}'"):
             run_id = run.info.run_id
-            if run_id != self.run_id and not any(self._search(f"tags.`{PARENT}` = '{run_id}'")):
+            if run_id != self.run_id and not self._search(f"tags.`{PARENT}` = '{run_id}'"):
                 self.mlflow.delete_run(run_id)
 
     @_guarded
@@ -197,6 +201,7 @@ class RunTree:
     def share_view(self, run_id: str, view: TrialsView) -> None:
         """Have MLflow's pages show the sweep's trials by this view, at `trials_url`."""
         self.view = view
+        self._metrics.of(view.score)  # the table is ordered by its plain name
         tag = presentation.tag(run_id)
         self.mlflow.set_experiment_tag(self.experiment_id, tag, view.state(run_id, _now_ms()))
         self._is_shared = True
@@ -281,9 +286,11 @@ class RunTree:
         from mlflow.entities import Metric, Param, RunTag
 
         all_metrics = [
-            Metric(allowed_name(point.name), float(point.value), point.time_ms, point.step) for point in metrics
+            Metric(self._metrics.of(point.name), float(point.value), point.time_ms, point.step) for point in metrics
         ]
-        all_params = [Param(key, value) for key, value in self._params(params or {}).items()]
+        named, notes = as_params(params or {})
+        self.notes += [line for line in notes if line not in self.notes]
+        all_params = [Param(key, value) for key, value in named.items()]
         all_tags = [RunTag(key, value) for key, value in tag_values(tags or {}).items()]
         while all_metrics or all_params or all_tags:
             # MLflow also takes no more than 1000 things of all kinds together.
@@ -309,16 +316,6 @@ class RunTree:
     def finish(self, run_id: str, status: Status, time_ms: int | None = None) -> None:
         """Set a run's final status. time_ms: end of the run, in milliseconds since 1970; default now."""
         self.mlflow.set_terminated(run_id, RUN_STATUS[status], time_ms)
-
-    def _params(self, values: Mapping[str, Any]) -> dict[str, str]:
-        params, notes = as_params(values)
-        for line in notes:
-            self._note(line)
-        return params
-
-    def _note(self, line: str) -> None:
-        if line not in self.notes:
-            self.notes.append(line)
 
     def keep(self, *, now: bool = False) -> bool:
         """Bring back a store that a batch job carries on its node's disk; return whether it has all writes.
@@ -383,13 +380,15 @@ class RunTree:
         """Return whether an MLflow server holds the runs, rather than a database opened by raygpu."""
         return scheme(self.uri) in ("http", "https")
 
-    def _search(self, query: str) -> Iterable[Any]:
+    def _search(self, query: str) -> list[Any]:
+        """Return all runs of a query: a run that is deleted between two pages would move another one out of sight."""
+        runs: list[Any] = []
         token = None
         while True:
             page = self.mlflow.search_runs([self.experiment_id], query, max_results=500, page_token=token)
-            yield from page
+            runs += page
             if not (token := page.token):
-                return
+                return runs
 
 
 def _now_ms() -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raygpu.search.trial_record import TrialRecord
-from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.journal import Journal
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.pending_writes import Kind, Write
@@ -26,58 +25,38 @@ class Spool(NullWriter):
         super().__init__()
         self._journal = Journal(path)
         self.num_spooled = len(self._journal.take_over())
-        """Number of writes that wait."""
+        """Number of writes that wait in the journal."""
+        self._left: deque[Write] = deque()
+        """Writes that the disk has not taken yet."""
+        self._lock = threading.Lock()
+        """Lock held while `_left` and the journal change: the sweep and its monitor write."""
         self._synced = time.monotonic()
 
-    def begin(self, trial: Trial) -> None:
-        """Note a trial's begin."""
-        self._put("begin", trial.trial_id, trial)
-
-    def restart(self, trial: Trial) -> None:
-        """Note that a trial runs again from its start."""
-        self._put("restart", trial.trial_id, trial)
-
-    def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None:
-        """Note a trial's GPU and its share of it."""
-        tags = {"raygpu.gpu_index": gpu_index, "raygpu.gpu_share": gpu_share}
-        self._put("place", trial_id, {name: value for name, value in tags.items() if value is not None})
-
-    def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None:
-        """Note tags of a trial."""
-        self._put("place", trial_id, dict(tags))
-
-    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
-        """Note the metrics of epochs."""
-        self._put("epochs", trial_id, list(results))
-
-    def metrics(self, trial_id: str, metrics: Mapping[str, float]) -> None:
-        """Note metrics without an epoch."""
-        self._put("metrics", trial_id, dict(metrics))
-
-    def end(self, record: TrialRecord) -> None:
-        """Note a trial's end."""
-        self._put("end", record.trial.trial_id, replace(record, scores=replace(record.scores)))
-
-    def run_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Note metrics of the run itself."""
-        self._put("gpu", None, (int(step), dict(metrics)))
-
     def close(self, patience_s: float, say: Callable[[str], None] | None = None) -> int:
-        """Wait until the disk has all; return 0, since nothing is to be delivered by this process."""
+        """Wait until the disk has all; return the number of writes that it does not take, which are lost."""
         self._sync()
-        return 0
+        return len(self._left)
 
     def _put(self, kind: Kind, trial_id: str | None, value: Any) -> None:
-        try:
-            self._journal.add(Write(kind, trial_id, value, int(time.time() * 1000)))
-            self.num_spooled += 1
-        except OSError as error:
-            self._note(error)
+        self._left.append(Write(kind, trial_id, value, int(time.time() * 1000)))
+        self._add()
         if time.monotonic() - self._synced > SYNC_S:
             self._sync()
 
+    def _add(self) -> None:
+        """Add to the journal what it does not have, in order, as far as the disk takes it."""
+        with self._lock:
+            try:
+                while self._left:
+                    self._journal.add(self._left[0])
+                    self._left.popleft()
+                    self.num_spooled += 1
+            except OSError as error:
+                self._note(error)
+
     def _sync(self) -> None:
         self._synced = time.monotonic()
+        self._add()
         try:
             self._journal.sync()
         except OSError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raygpu.records import trials_csv
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
@@ -54,7 +56,7 @@ def final_points(record: TrialRecord, time_ms: int) -> list[MetricValue]:
 
 def final_tags(record: TrialRecord) -> dict[str, Any]:
     """Return the tags of a trial's run that say how it ended."""
-    tags: dict[str, Any] = {"raygpu.status": "diverged" if record.diverged else record.status}
+    tags: dict[str, Any] = {"raygpu.status": trials_csv.status(record)}
     tags["raygpu.score"] = f"{record.score_rule} epoch"
     if record.best_epoch is not None:
         tags["raygpu.best_epoch"] = record.best_epoch
@@ -110,6 +112,33 @@ def allowed_name(name: str) -> str:
     return "/".join(parts)[:MAX_NAME].rstrip("/") or "_"
 
 
+def distinct_name(name: str, taken: Collection[str]) -> str:
+    """Return a name as MLflow allows it, with a number if that is taken."""
+    key, number = allowed_name(name), 2
+    while key in taken:
+        key, number = f"{allowed_name(name)[: MAX_NAME - 4]}_{number}", number + 1
+    return key
+
+
+class MetricNames:
+    """Names of metrics in MLflow: each metric has one of its own, in all runs that share this object."""
+
+    def __init__(self, notes: list[str]) -> None:
+        """notes: gets a line for each name with a number."""
+        self._notes = notes
+        self._names: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def of(self, name: str) -> str:
+        """Return a metric's name in MLflow. Threads may call it at once."""
+        with self._lock:
+            if name not in self._names:
+                self._names[name] = distinct_name(name, self._names.values())
+                if self._names[name] != allowed_name(name):
+                    self._notes.append(f"MLflow: the metric {name} is called {self._names[name]} there")
+            return self._names[name]
+
+
 def _is_number(value: object) -> bool:
     try:
         float(value)  # type: ignore[arg-type] # whether it can be is the question
@@ -126,9 +155,7 @@ def as_params(values: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     params: dict[str, str] = {}
     notes: list[str] = []
     for name, value in values.items():
-        content, key, number = text(value), allowed_name(name), 2
-        while key in params:
-            key, number = f"{allowed_name(name)[: MAX_NAME - 4]}_{number}", number + 1
+        content, key = text(value), distinct_name(name, params)
         if key != name:
             notes.append(f"MLflow: the parameter {name} is called {key} there")
         if len(content) > MAX_PARAM:

@@ -19,19 +19,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
-from raygpu.search.trial_record import TrialRecord
-from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking import client
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import Journal
 from raygpu.tracking.pending_writes import Kind, Pending, Write
 from raygpu.tracking.runs import Refused, RunTree
+from raygpu.tracking.trial_writes import TrialWrites
 
 CPU_SHARE = 0.025
 """Share of this machine's CPUs that the thread takes by default; longer rests also merge more writes."""
@@ -49,7 +47,7 @@ REFUSED = "refused.jsonl"
 """File, beside the journal, of the values that MLflow refused."""
 
 
-class Writer:
+class Writer(TrialWrites):
     """Queue for writes to MLflow, delivered by a thread. All methods but `ready` and `close` return immediately."""
 
     def __init__(
@@ -107,53 +105,6 @@ class Writer:
             raise self._failure
         assert self._tree is not None
         return self._tree
-
-    def begin(self, trial: Trial) -> None:
-        """Begin the trial's run, or go on with an interrupted one."""
-        self._put("begin", trial.trial_id, trial)
-
-    def restart(self, trial: Trial) -> None:
-        """Delete the trial's run so far and begin a new one: the trial runs again from its start."""
-        self._put("restart", trial.trial_id, trial)
-
-    def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None:
-        """Tag the trial's run with its GPU and its share of the GPU; None values are left out."""
-        tags = {"raygpu.gpu_index": gpu_index, "raygpu.gpu_share": gpu_share}
-        self._put("place", trial_id, {name: value for name, value in tags.items() if value is not None})
-
-    def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None:
-        """Set tags of the trial's run."""
-        self._put("place", trial_id, dict(tags))
-
-    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
-        """Log the metrics of epochs; epochs up to the last one logged are skipped, as after a retry."""
-        self._put("epochs", trial_id, list(results))
-
-    def metrics(self, trial_id: str, metrics: Mapping[str, float]) -> None:
-        """Log metrics without an epoch to the trial's run, which may have ended."""
-        self._put("metrics", trial_id, dict(metrics))
-
-    def end(self, record: TrialRecord) -> None:
-        """End the trial's run with the status, metrics and tags of its record."""
-        # Only these are written, and the caller may go on changing the record.
-        copy = TrialRecord(
-            record.trial,
-            record.status,
-            diverged=record.diverged,
-            error=record.error,
-            reason=record.reason,
-            rgu_hours=record.rgu_hours,
-            score_rule=record.score_rule,
-            scores=replace(record.scores),
-        )
-        self._put("end", record.trial.trial_id, copy)
-
-    def run_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics of the run itself, as `gpu/0/samples_per_s`.
-
-        step: MLflow's: of a sweep whole seconds since its start, of a training optimizer steps or epochs.
-        """
-        self._put("gpu", None, (int(step), dict(metrics)))
 
     @property
     def waiting(self) -> int:

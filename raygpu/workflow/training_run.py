@@ -18,6 +18,7 @@ from raygpu.devices import disk
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import ray_files
 from raygpu.experiment import take
+from raygpu.records import timeline
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
@@ -90,7 +91,7 @@ class TrainingRun:
         self.folder = self._ready_folder(planned.resume, planned.source_folder)
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
-        self.timeline = Timeline(self.folder.timeline, config.metric)
+        self._open_timeline(self.folder.timeline, config.metric)
         self.stages = planned.stages
         self.on_test: ScoreOnTest | None = None
         """Score on the test data; None without any."""
@@ -103,6 +104,11 @@ class TrainingRun:
         self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
         lines = self.layout.lines([device.name for device in cluster.devices])
         console.lines([*lines, cluster.address_line(), self.session.address_line()])
+
+    def _open_timeline(self, path: Path, metric: str) -> None:
+        """Open the timeline, and read which epochs an earlier start has written, also those after its checkpoint."""
+        self._known_epochs = timeline.read(path).curves.get(TRAINING, {}).keys()
+        self.timeline = Timeline(path, metric)
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.warn)
@@ -172,7 +178,7 @@ class TrainingRun:
         from raygpu.engines.train.production import TrainingFailed
 
         if isinstance(error, TrainingFailed):
-            (self.folder.path / "error.txt").write_text(error.traceback)
+            (self.folder.path / "error.txt").write_text(error.traceback, "utf-8", "backslashreplace")
         if not self._can_go_on and not isinstance(error, TrainingFailed):
             self.session.discard()
             self.folder.remove()
@@ -238,11 +244,14 @@ class TrainingRun:
                     self._joined(report)
             case Progress():
                 is_new = history.advance(report)
-                if metrics := history.curves():
+                is_known = report.epoch in self._known_epochs
+                if not is_known and (metrics := history.curves()):
                     writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
-                if is_new:
+                if is_new and not is_known:
                     writer.run_metrics(report.epoch, history.metrics)
                     self.timeline.epochs(TRAINING, [EpochResult(report.epoch, history.metrics)])
+                    self.timeline.flush()
+                if is_new:
                     self.console.detail(epoch_line(history))
             case Saved():
                 history.keep(report.epoch, report.score, best=report.best, ended=report.ended, took_s=report.took_s)

@@ -45,7 +45,7 @@ def test_what_an_instance_does_not_tell_is_none(fake: FakeNvml) -> None:
     window = telemetry.reading()
     assert window.memory_gib == 2.0
     assert (window.util_pct, window.power_w, window.temperature_peak_c) == (None, None, None)
-    assert nvml.clock("MIG-bbbb") == nvml.Clock(None, None)
+    assert nvml.clock("MIG-bbbb") == nvml.Clock(None)
     assert nvml.process_memory("MIG-aaaa") == {10: 1.5}
     assert nvml.process_memory("MIG-bbbb") == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -52,12 +53,11 @@ def test_a_daemon_from_start_to_stop(fake: FakeNvml, root: Path, monkeypatch: py
     monkeypatch.setattr(module, "STOP_S", 5.0)
     with Mps.start(fake.uuids[0], root) as mps:
         folder = folder_of(root)
-        assert mps.alive()
+        assert Control(folder).servers()
         assert mps.clients() == []
         (folder / "pipe" / "clients").write_text("123\n45\n")
         assert mps.clients() == [45, 123]
         assert mps.access.clients() == [45, 123]
-        assert mps.snapshot().startswith("PID")
         environment = (folder / "pipe" / "environ").read_text().splitlines()
         assert f"CUDA_VISIBLE_DEVICES={fake.uuids[0]}" in environment
         assert not [line for line in environment if line.startswith("CUDA_MPS_ACTIVE")]
@@ -66,7 +66,6 @@ def test_a_daemon_from_start_to_stop(fake: FakeNvml, root: Path, monkeypatch: py
     assert not folder.exists()
     assert until(lambda: not Path(f"/proc/{daemon}").exists(), 5)
     assert mps.stop() is None, "once more is nothing"
-    assert not mps.alive()
 
 
 def test_what_a_client_needs(fake: FakeNvml, root: Path) -> None:
@@ -149,7 +148,7 @@ elif sys.argv[2] == "fork":
     if os.fork() == 0:
         sys.exit()  # its atexit must not end its parent's daemon
     os.wait()
-    assert mps.alive()
+    assert mps.clients() == []
 """
 
 
@@ -264,4 +263,16 @@ def test_two_clients_of_a_real_daemon() -> None:
         while mps.clients() and time.monotonic() < deadline:
             time.sleep(0.1)
         assert mps.clients() == []
-    assert not mps.alive()
+    assert not Path(mps.access.directories["CUDA_MPS_PIPE_DIRECTORY"]).exists()
+
+
+def test_a_folder_whose_disk_takes_no_more_is_no_mps(
+    fake: FakeNvml, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        if path != root:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(NoMps, match=r"cannot be used: OSError: .*No space left on device"):
+        Mps.start(fake.uuids[0], root)

@@ -128,9 +128,9 @@ def test_the_newest_cuda_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_clock_and_why_it_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml(["NVIDIA A100"]).install(monkeypatch)
-    assert nvml.clock(fake.uuids[0]) == nvml.Clock(1410, 1980)
+    assert nvml.clock(fake.uuids[0]) == nvml.Clock(1410)
     fake.devices[0].clock_reasons = 0x1 | 0x4 | 0x20  # idle, power, temperature
     assert nvml.clock(fake.uuids[0]).lowered_by == ("power limit", "temperature")
     FakeNvml(["NVIDIA A100"], unsupported={"nvmlDeviceGetClockInfo"}).install(monkeypatch)
     assert nvml.clock(fake.uuids[0]).mhz is None
-    assert nvml.clock("GPU-gone") == nvml.Clock(None, None)
+    assert nvml.clock("GPU-gone") == nvml.Clock(None)

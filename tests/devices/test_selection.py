@@ -14,6 +14,7 @@ GPUS = [Gpu(index, f"GPU-{letter}{letter}{letter}", "NVIDIA T4", 16.0) for index
     [
         ("all", None, [0, 1, 2]),
         ("all", "2,0", [2, 0]),
+        ("all", "0,0", [0]),
         ("all", "0,9,1", [0]),  # CUDA stops at the first entry that names nothing
         ("all", "", []),
         ("all", "-1", []),
@@ -34,6 +35,7 @@ def test_select(devices: str, visible: str | None, expected: list[int]) -> None:
         ("7", None, "read '7'; the GPUs are: 0 (GPU-aaa)"),
         ("2", "0,1", "read '2'; the GPUs are: 0 (GPU-aaa), 1 (GPU-bbb)"),
         ("GPU-", None, "read 'GPU-'"),  # could be any
+        ("²", None, "read '²'; the GPUs are: 0 (GPU-aaa)"),
         (",", None, "allowed"),
         ("0", "", "shows none"),
         ("all", "MIG-aaa", "CUDA_VISIBLE_DEVICES: read 'MIG-aaa'; whole GPUs are wanted, which are: 0 (GPU-aaa)"),

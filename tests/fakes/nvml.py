@@ -12,7 +12,7 @@ import pytest
 GIB = 2**30
 OF_WHOLE_GPUS = {
     "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetComputeMode",
     "nvmlDeviceGetMigMode", "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet",
 }  # fmt: skip
 """Functions that do not take the handle of a MIG instance."""
@@ -85,7 +85,6 @@ class FakeNvml:
             "nvmlSystemGetDriverVersion": lambda: self.driver,
             "nvmlSystemGetCudaDriverVersion_v2": lambda: self.cuda,
             "nvmlDeviceGetClockInfo": lambda handle, kind: devices[handle].clock_mhz,
-            "nvmlDeviceGetMaxClockInfo": lambda handle, kind: 1980,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: devices[handle].clock_reasons,
             "nvmlDeviceGetCount": lambda: len(devices),
             "nvmlDeviceGetHandleByIndex": lambda index: index,

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -82,3 +83,22 @@ def test_another_one_s_folder_is_refused(temporary: Path) -> None:
     temporary.chmod(0o777)
     with pytest.raises(PermissionError, match="is open to others"):
         scratch.home()
+
+
+def test_threads_that_ask_at_once_get_one_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, found = threading.Barrier(2), list[Path]()
+    delete = scratch.delete_abandoned
+
+    def both(parent: Path | None = None) -> None:
+        delete(parent)
+        ready.wait(60)  # neither has one yet
+
+    monkeypatch.setattr(scratch, "delete_abandoned", both)
+    threads = [threading.Thread(target=lambda: found.append(scratch.home())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 2
+    assert len(set(found)) == 1
+    assert [path for path in temporary.iterdir() if path.is_dir()] == [found[0]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -100,3 +102,18 @@ def test_one_job_at_a_time_has_it(shared: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_store_that_is_not_carried_has_all_its_writes(shared: Path) -> None:
     assert carried_store.keep(None)
     assert carried_store.keep(shared)
+
+
+def test_two_nodes_whose_processes_have_one_pid_claim_apart(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, names = os.link, list[str]()
+
+    def noted(mine: Path, path: Path) -> None:
+        names.append(mine.name)
+        link(mine, path)
+
+    monkeypatch.setattr(os, "link", noted)
+    for node in ("one", "two"):
+        monkeypatch.setattr(socket, "gethostname", lambda node=node: node)
+        carried_store.claim(shared, node)
+    assert len(set(names)) == 2
+    assert carried_store.holder_of(shared) == "one"

@@ -1,12 +1,17 @@
-"""MLflow's client, where its import fails for a moment."""
+"""MLflow's client, where its import fails for a moment, and which faults are final."""
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
+import boto3.exceptions
+import botocore.exceptions
 import pytest
+
+from raygpu.tracking.client import Refused, fault
 
 FAILS_ONCE = """
 import importlib.abc, sys
@@ -34,3 +39,18 @@ def test_an_import_that_fails_for_a_moment_is_done_anew(module: str, tmp_path: P
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout.split() == ["1", "0", "search"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (OSError(errno.ESTALE, "Stale file handle"), False),
+        (botocore.exceptions.EndpointConnectionError(endpoint_url="http://minio:9000"), False),
+        (boto3.exceptions.S3UploadFailedError("An error occurred (503): SlowDown"), False),
+        (PermissionError(errno.EACCES, "Permission denied"), True),
+        (ValueError("no such artifact"), True),
+    ],
+)
+def test_what_may_be_mended_is_tried_again(error: Exception, final: bool) -> None:
+    assert isinstance(fault("sqlite:///runs/mlflow.db", error), Refused) == final

@@ -142,6 +142,21 @@ def test_what_a_full_disk_did_not_take_is_in_the_journal_once_there_is_space(
     assert [write.kind for write in load(tmp_path / "spool.jsonl")[0]] == ["begin", "epochs", "epochs"]
 
 
+def test_half_a_line_is_taken_back_where_the_disk_lets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, truncate = threading.Event(), os.ftruncate
+    full_disk(monkeypatch, full)
+    monkeypatch.setattr("raygpu.tracking.journal.os.ftruncate", truncate)
+    journal, write = Journal(tmp_path / "spool.jsonl"), Write("begin", "t0000", trial(0), 1)
+    journal.add(write)
+    full.set()
+    with pytest.raises(OSError, match="No space left"):
+        journal.add(write)
+    full.clear()
+    journal.add(write)
+    kept, damaged = load(tmp_path / "spool.jsonl")
+    assert (len(kept), damaged) == (2, [])
+
+
 def test_what_was_cut_is_not_joined_to_the_next_write(tree: RunTree, tmp_path: Path) -> None:
     spool = tmp_path / "spool.jsonl"
     spool.write_text('{"kind": "begin", "trial_i')  # the process was killed at its first write

@@ -125,3 +125,45 @@ def test_epochs_after_an_ending_wait_behind_it() -> None:
         pending.add(write)
     first, second = pending.batches["t0000"]
     assert (first.end is not None, second.end) == (True, None)
+
+
+def test_a_trial_that_begins_anew_has_all_its_epochs() -> None:
+    """What MLflow has of the run that is deleted is noted again and again until then."""
+    pending = Pending({})
+    pending.known("t0000", 20)
+    pending.add(Write("restart", "t0000", trial(0), 1))
+    pending.known("t0000", 20)
+    pending.add(Write("epochs", "t0000", [EpochResult(number, {"loss": 1.0}) for number in range(1, 26)], 2))
+    assert [point.step for point in pending.batches["t0000"][0].points] == list(range(1, 26))
+
+
+def test_a_process_that_ends_between_two_calls_leaves_no_half_epoch(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.tracking.pending_writes.POINTS_AT_ONCE", 8)
+    results = [EpochResult(number, {"m1": 1.0, "m2": 2.0, "m3": 3.0}) for number in range(1, 6)]
+    results.append(EpochResult(6, {f"w{index}": 1.0 for index in range(10)}))  # more than one call takes
+    with monkeypatch.context() as patched:
+        send, calls = tree.mlflow.log_batch, list[list[int]]()
+
+        def dying(run_id: str, metrics: list[Any], params: list[Any], tags: list[Any]) -> None:
+            if len(calls) == 1:
+                raise ConnectionError("killed")
+            calls.append([metric.step for metric in metrics])
+            send(run_id, metrics, params, tags)
+
+        patched.setattr(tree.mlflow, "log_batch", dying)
+        patched.setattr(tree.mlflow, "set_tag", dying)
+        writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=5)
+        writer.begin(trial(0))
+        writer.epochs("t0000", results)
+        assert writer.close(2) == 2
+        eventually(lambda: not writer._thread.is_alive())
+    assert calls == [[1, 1, 1, 2, 2, 2]]
+    again = RunTree.open(tree.uri, "digits")
+    again.resume_run(str(tree.run_id))
+    assert Writer(again, tmp_path / "spool.jsonl", interval_s=0.05).close(120) == 0
+    run_id = children(again)["t0000"].info.run_id
+    for name in ("m1", "m2", "m3"):
+        assert [point.step for point in again.mlflow.get_metric_history(run_id, name)] == [1, 2, 3, 4, 5]
+    assert [point.step for point in again.mlflow.get_metric_history(run_id, "w9")] == [6]

@@ -152,6 +152,30 @@ def test_of_two_runs_of_one_trial_the_one_that_got_further_stays(tree: RunTree) 
     assert run(tree, further).info.lifecycle_stage == "active"
 
 
+def test_no_trial_is_lost_where_a_twin_is_deleted(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages go by the number of runs before them."""
+    assert tree.run_id
+    for index in range(6):
+        start_trial(tree, trial(index))
+    tree.children.clear()
+    start_trial(tree, trial(5))
+    search = tree.mlflow.search_runs
+    monkeypatch.setattr(
+        tree.mlflow,
+        "search_runs",
+        lambda ids, query, max_results, page_token: search(ids, query, max_results=2, page_token=page_token),
+    )
+    assert sorted(tree.resume_run(tree.run_id)) == [f"t{index:04d}" for index in range(6)]
+
+
+def test_a_run_that_is_found_goes_on_with_other_parameters(tree: RunTree) -> None:
+    begun = tree.start_run("sweep", {}, {"trials": 64}, key="abc")
+    assert tree.start_run("sweep", {}, {"trials": 128}, key="abc") == begun
+    assert run(tree, begun).data.params == {"trials": "64"}
+    with pytest.raises(Refused):
+        tree.log(begun, params={"trials": 128})
+
+
 def test_a_trial_that_starts_over_has_one_new_run(tree: RunTree) -> None:
     old = start_trial(tree, trial(0))
     tree.mlflow.delete_run(old)  # by a person, meanwhile
@@ -336,3 +360,20 @@ def test_no_parameter_is_lost_or_cut_in_silence(tree: RunTree) -> None:
         "MLflow: the parameter a!b is called a_b_2 there",
         "MLflow: the parameter long is cut to its first 6,000 of 7,000 characters",
     ]
+
+
+def test_metrics_that_mlflow_would_not_tell_apart_stay_apart(tree: RunTree) -> None:
+    assert tree.run_id is not None
+    for step in (1, 2):
+        values = {"recall@5": 0.5, "recall#5": 0.7}
+        tree.log(tree.run_id, [MetricValue(name, value, step, step) for name, value in values.items()])
+    assert run(tree, tree.run_id).data.metrics == {"recall_5": 0.5, "recall_5_2": 0.7}
+    assert steps(tree, tree.run_id, "recall_5_2") == [1, 2]
+    assert tree.notes == ["MLflow: the metric recall#5 is called recall_5_2 there"]
+
+
+def test_a_trial_that_failed_is_not_called_diverged(tree: RunTree) -> None:
+    run_id = start_trial(tree, trial(0))
+    end_trial(tree, TrialRecord(trial(0), "failed", diverged=True, error="Traceback"))
+    tags = run(tree, run_id).data.tags
+    assert (tags["raygpu.status"], tags["raygpu.diverged"]) == ("failed", "true")

@@ -236,7 +236,7 @@ def test_ctrl_c_ends_the_waiting_and_loses_nothing(
 
 
 def test_without_tracking_nothing_happens() -> None:
-    writer, real = NullWriter(), {name for name in vars(Writer) if not name.startswith("_")}
+    writer, real = NullWriter(), {name for name in dir(Writer) if not name.startswith("_")}
     assert real <= {name for name in dir(writer) if not name.startswith("_")}
     writer.begin(trial(0))
     writer.end(TrialRecord(trial(0)))

@@ -28,7 +28,7 @@ def trial(run: str, need: Need | None = NEED, trials: int = 1) -> Activity:
 
 
 def on(gpu: Gpu, *processes: GpuProcess, free_gib: float = 30.0) -> GpuStatus:
-    return GpuStatus(gpu, Memory(40.0, free_gib, None), WINDOW, Clock(None, None), None, processes)
+    return GpuStatus(gpu, Memory(40.0, free_gib, None), WINDOW, Clock(None), None, processes)
 
 
 def machine(*gpus: GpuStatus) -> MachineStatus:

@@ -34,6 +34,8 @@ from raygpu.storage import PROBE, Storage
 CONNECT_S = 2.0
 SETTLE_S = 1.0
 """Seconds for which this process keeps off Ray after an interrupt, which Ray may have got, too."""
+READ_S = 2.0
+"""Longest wait in seconds for the readings of all nodes."""
 LITTLE = 0.001
 """Amount of a device type's resource that a trial requests, as Ray itself does; a node has 1 of it."""
 NODE_ID = "ray.io/node-id"
@@ -105,14 +107,14 @@ class Cluster:
             if device.uuid is not None:
                 uuids.setdefault(device.node_id, []).append(device.uuid)
         by_uuid: dict[str, Reading] = {}
-        for node_id, wanted in uuids.items():
-            if node_id not in self._probes:
+        asked = [self._probes[node].read.remote(wanted) for node, wanted in uuids.items() if node in self._probes]
+        for node, wanted in uuids.items():
+            if node not in self._probes:
                 by_uuid |= self._monitor.read(wanted)
-                continue
-            try:
-                by_uuid |= ray.get(self._probes[node_id].read.remote(wanted), timeout=2)
-            except ray.exceptions.RayError:
-                continue  # a node that is slow or gone reads nothing this time
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=READ_S) if asked else ([], [])
+        for call in ready:
+            with suppress(ray.exceptions.RayError):  # a node that is slow or gone reads nothing this time
+                by_uuid |= ray.get(call)
         return {d.index: by_uuid[d.uuid] for d in self.devices if d.uuid in by_uuid}
 
     def travelled(self, source: Source) -> Source:
@@ -176,6 +178,8 @@ class Cluster:
     def _close(self) -> None:
         if head_answers():
             end_local(self._extra)
+        else:
+            leftovers.end()
 
 
 def device(index: int, node_id: str, local_id: str, gpu: Gpu | None) -> Device:

@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from raygpu.engines.cluster import runtime_env
+from raygpu.engines.cluster.ray_files import token_file
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.records import scratch
 from raygpu.records.submitted_job import Submission, SubmittedJob
@@ -262,7 +263,8 @@ def unprotected(address: str) -> bool:
 def _choose_token(host: str) -> None:
     """Turn on Ray's token if the user has named one, or for this machine's cluster if Ray keeps one under HOME."""
     named = any(os.environ.get(name) for name in TOKENS)
-    kept = host in LOOPBACK and (Path.home() / ".ray" / "auth_token").is_file()
+    path = token_file() if host in LOOPBACK else None
+    kept = path is not None and path.is_file()
     if named or kept:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 

@@ -73,6 +73,12 @@ def own_files() -> Path | None:
         raise RaygpuError(f"Ray did not start: {error}; or choose another folder by RAY_TMPDIR") from error
 
 
+def token_file() -> Path | None:
+    """Return the file in which Ray keeps the user's token; None for a user without a home directory."""
+    path = Path(os.path.expanduser("~/.ray/auth_token"))
+    return path if path.is_absolute() else None
+
+
 def keep_token_private() -> None:
     """Make the token that Ray would make, for its owner alone; close an existing one that others can read.
 
@@ -80,7 +86,8 @@ def keep_token_private() -> None:
     """
     if os.environ.get("RAY_AUTH_MODE", "token") != "token" or any(name in os.environ for name in GIVEN):
         return
-    path = Path.home() / ".ray" / "auth_token"
+    if (path := token_file()) is None:
+        return
     with suppress(OSError):  # a home that cannot be written: Ray says so
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:

@@ -152,7 +152,7 @@ class DeviceBenchmark:
 
     def _window(self, ranks: Sequence[int]) -> dict[int, float | None]:
         start_at = time.time() + LEAD_S
-        calls = {rank: self._actors[rank].window.remote(start_at, self._window_s) for rank in ranks}
+        calls = {rank: self._actors[rank].window.remote(start_at, self._window_s, LEAD_S) for rank in ranks}
         time.sleep(LEAD_S + self._window_s)
         self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}
         found: dict[int, float | None] = {}

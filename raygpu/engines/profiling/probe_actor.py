@@ -98,11 +98,14 @@ class ProbeActor:
 
             torch.set_num_threads(count)
 
-    def window(self, start_at: float, seconds: float) -> list[WorkWindow] | Fault:
-        """Train for `seconds` from `start_at` on, in seconds since 1970; return one window for each training."""
+    def window(self, start_at: float, seconds: float, notice_s: float) -> list[WorkWindow] | Fault:
+        """Train for `seconds` from `start_at` on, in seconds since 1970; return one window for each training.
+
+        notice_s: longest wait for it: this node's clock may be behind the driver's.
+        """
         assert self._bench is not None
         try:
-            return self._bench.window(start_at, seconds)
+            return self._bench.window(min(start_at, time.time() + notice_s), seconds)
         except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
             return fault_of(error)
 

@@ -42,7 +42,7 @@ class Windows:
         notice_s = CALL_S + CALL_EACH_S * len(measured.actors)
         for _ in range(TRIES):
             start_at = time.time() + notice_s
-            calls = [actor.window.remote(start_at, seconds) for actor in measured.actors]
+            calls = [actor.window.remote(start_at, seconds, notice_s) for actor in measured.actors]
             reading = self._watch(start_at + LEAD * seconds, seconds)
             answered = answers(calls)
             if isinstance(answered, Fault):

@@ -68,8 +68,9 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 def _own_token() -> str:
     """Return the token that `ray get-auth-token` prints, made if need be; another one where the home is read-only."""
     ray_files.keep_token_private()
-    with suppress(OSError):
-        return (Path.home() / ".ray" / "auth_token").read_text().strip()
+    if (path := ray_files.token_file()) is not None:
+        with suppress(OSError):
+            return path.read_text().strip()
     return secrets.token_hex(32)
 
 

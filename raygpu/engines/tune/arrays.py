@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
+import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from raygpu.training.base import ModelArray
 from raygpu.training.folds import Data
 from raygpu.training.start import start
 
-logger = logging.getLogger(__name__)
 MARGIN = 0.9
 """Share of a split GPU's memory for arrays; the rest is for CUDA contexts and other processes."""
 
@@ -62,6 +61,12 @@ class OwnProgram(ArraySequence):
         finally:
             self._deliver()
 
+    def drop(self, trial_ids: Collection[str]) -> None:
+        """Take the trial out once it has ended, and deliver its files while there is a result to tell of a fault."""
+        super().drop(trial_ids)
+        if self._copy is not None:
+            self.close()
+
     def _deliver(self) -> None:
         if self._copy is None:
             return
@@ -70,9 +75,11 @@ class OwnProgram(ArraySequence):
         try:
             if any(folder.iterdir()):
                 kept.upload(folder)
-        except RaygpuError:
-            logger.exception("the output of trial %s", kept.name)
-        finally:
+        except RaygpuError as error:
+            place = Path(tempfile.mkdtemp(prefix=f"kept-{kept.name}-", dir=scratch.shared_folder()))
+            folder.replace(place)  # this process' folder is deleted with it
+            self.warnings.append(f"its files lie in {place} on {socket.gethostname()}, since {error}")
+        else:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -15,8 +15,10 @@ from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.member_report import MemberReport
+from raygpu.errors import last_line
 from raygpu.records import population_file
 from raygpu.records.run_directory import MEMBERS
+from raygpu.records.timeline import End
 from raygpu.search.lineage import described
 from raygpu.search.trial_record import Change, Status
 
@@ -27,7 +29,10 @@ FEW = 3
 
 
 class ResourceUpdate(tune.Callback):
-    """Update the resource requests of a resumed sweep's trials: Tune keeps those made to an earlier Ray."""
+    """Update the resource requests of a resumed sweep's trials: Tune keeps those made to an earlier Ray.
+
+    What Tune does not have under way, and the search does, is requested again.
+    """
 
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
@@ -38,6 +43,8 @@ class ResourceUpdate(tune.Callback):
         if self._done or self.live.resources is None:
             return
         self._done = True
+        if self.live.take_back is not None:
+            self.live.take_back({trial.trial_id for trial in trials if not trial.is_finished()})
         for trial in trials:
             if trial.status == "PENDING":
                 wanted = self.live.resources(trial.config)
@@ -46,7 +53,7 @@ class ResourceUpdate(tune.Callback):
 
 
 class ArrayCallback(tune.Callback):
-    """Tune callback that keeps the records of arrays' members and writes them to MLflow.
+    """Tune callback that keeps the records of arrays' members, and writes them to MLflow and to the run's timeline.
 
     Its saved state gives a resumed sweep the records, the checkpoints and the stopping rule's scores, which
     `Tuner.restore` alone forgets (ray-project/ray#30838).
@@ -69,6 +76,7 @@ class ArrayCallback(tune.Callback):
         """Start the members' records, and begin or restart their MLflow runs."""
         config = ArrayConfig.of(trial.config)
         self.live.records.hold(trial.trial_id, config.trial_ids, config.share.fraction)
+        self.live.timeline.hold(trial.trial_id, config.name, config.trial_ids, config.share.fraction)
         self._under_way[trial.trial_id] = len(config.trial_ids)
         self._detail(lambda: trial_lines.began(config, self.live.trials[config.trial_ids[0]].hyperparameters))
         for name in config.trial_ids:
@@ -89,7 +97,7 @@ class ArrayCallback(tune.Callback):
         live, config = self.live, ArrayConfig.of(trial.config)
         for say, lines in ((live.say, result["lines"]), (live.warn, result["warnings"])):
             for line in lines:
-                say(f"{trial_lines.named(config)}: {line}")
+                say(f"{trial_lines.named(config)}: {trial_lines.printable(line)}")
         live.records.spend(result["seconds"])
         if config.fused:
             for activity, seconds in result["seconds"].items():
@@ -102,6 +110,7 @@ class ArrayCallback(tune.Callback):
                 live.unknown_metric = result["unknown_metric"]
             return
         gpu_index = live.cluster.device_index(result["node_id"], result["gpu_ids"])
+        live.timeline.place(trial.trial_id, gpu_index)
         live.records.charge(trial.trial_id, config.trial_ids, gpu_index, config.share.fraction)
         self._tell_place(trial.trial_id, config, gpu_index, result)
         live.records.report(trial.trial_id, *epochs_of(result["members"]), gpu_index)
@@ -151,6 +160,7 @@ class ArrayCallback(tune.Callback):
                 continue  # told before its worker was lost
             if gpu_index is not None and gpu_index != record.gpu_index:
                 writer.place(report.trial_id, gpu_index, config.share.fraction / len(config.trial_ids))
+            self.live.timeline.epochs(report.trial_id, report.epochs)
             new = records.add(report.trial_id, report.epochs, gpu_index, report.best)
             if new:
                 writer.epochs(report.trial_id, new)
@@ -193,7 +203,7 @@ class ArrayCallback(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""
         result, config = trial.last_result or {}, ArrayConfig.of(trial.config)
-        self.live.records.release(trial.trial_id)
+        self._release(trial, "complete" if result.get("failure") is None else "error")
         if self.live.enlarged.pop(config.trial_ids[0], None) is not None:
             return  # the searcher gives it again
         if (ending := self.live.ending.pop(config.trial_ids[0], None)) is not None:
@@ -208,8 +218,8 @@ class ArrayCallback(tune.Callback):
         """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows, or was ended
         by a limit of time."""
         config = ArrayConfig.of(trial.config)
-        self.live.records.release(trial.trial_id)
-        self.live.ending.pop(config.trial_ids[0], None)
+        self._release(trial, "lost")
+        self._forget_report(config)
         overdue = self.live.overdue.pop(trial.trial_id, None)
         if trial.trial_id in self.live.given_again:
             self._leave([name for name in config.trial_ids if not self._has_ended(name)], ended=False)
@@ -228,13 +238,12 @@ class ArrayCallback(tune.Callback):
         """
         if self.live.interrupts.count:
             return  # they run again with --resume
+        error = trial_lines.printable(error)
         left = [name for name in config.trial_ids if not self._has_ended(name)]
         self._leave(left, ended=False)
         if config.fused and divided:
-            last_line = error.strip().splitlines()[-1]
-            self.live.warn(
-                f"{trial_lines.named(config)} failed ({last_line}); its {len(left)} trials go on in smaller parts"
-            )
+            why = last_line(error)
+            self.live.warn(f"{trial_lines.named(config)} failed ({why}); its {len(left)} trials go on in smaller parts")
             return
         for name in left:
             if name not in self.live.records.by_id:  # lost before it had begun
@@ -252,9 +261,19 @@ class ArrayCallback(tune.Callback):
         """Count the retry after a lost worker, and charge the members for the GPU time since the last charge."""
         self.live.records.retries += 1
         self.live.count_loss(trial.config["trial_ids"][0])
-        self.live.ending.pop(trial.config["trial_ids"][0], None)
+        self._forget_report(ArrayConfig.of(trial.config))
         self._charge(trial)
+        self._release(trial, "lost")
+
+    def _release(self, trial: Any, end: End) -> None:
+        """Note that a Tune trial has given its share of a GPU back."""
         self.live.records.release(trial.trial_id)
+        self.live.timeline.release(trial.trial_id, end)
+
+    def _forget_report(self, config: ArrayConfig) -> None:
+        """Forget the last report of a trial alone whose worker was lost before its last checkpoint was saved."""
+        self.live.ending.pop(config.trial_ids[0], None)
+        self.live.enlarged.pop(config.trial_ids[0], None)
 
     def _charge(self, trial: Any) -> None:
         """Charge the members under way for the GPU time since the last charge."""

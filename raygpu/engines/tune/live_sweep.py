@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from raygpu.engines.tune.array_checkpoint import extract
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.oom_retry import RetryShares
 from raygpu.engines.tune.sweep_context import SweepContext
+from raygpu.errors import one_line
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import MEMBERS
@@ -75,6 +76,8 @@ class LiveSweep:
         """Trials that have just run out of memory: device type, share and checkpoint of their next run, by trial id."""
         self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
         """Function that returns the resources that a Tune trial requests from Ray, by its config."""
+        self.take_back: Callable[[Collection[str]], None] | None = None
+        """Searcher's `take_back`; None unless the sweep is resumed."""
         self.pids: dict[str, int] = {}
         """Pid of the process in which each trial that is trained alone last ran."""
         self.checkpoints: dict[str, str] = {}
@@ -171,11 +174,20 @@ class LiveSweep:
                 continue
             if name in self.arrays and Storage(self.arrays[name]).is_dir():
                 by_array.setdefault(self.arrays[name], {})[name] = folder / name
-                (folder / name).mkdir(parents=True)
+        extracted: dict[str, str] = {}
         for source, folders in by_array.items():
-            with fetched(Storage(source)) as checkpoint:
-                extract(checkpoint, folders)
-        return {name: str(path) for folders in by_array.values() for name, path in folders.items()}
+            try:
+                for path in folders.values():
+                    path.mkdir(parents=True)
+                with fetched(Storage(source)) as checkpoint:
+                    extract(checkpoint, folders)
+            except (OSError, RuntimeError, StorageError) as error:  # torch.save raises a RuntimeError on a full disk
+                self.warn(f"{', '.join(folders)}: parameters so far are not kept: {one_line(error)}")
+                for path in folders.values():
+                    shutil.rmtree(path, ignore_errors=True)
+            else:
+                extracted |= {name: str(path) for name, path in folders.items()}
+        return extracted
 
     def _has_best_epoch(self, name: str) -> bool:
         """Return whether the parameters of a trial's best epoch are kept, and are those that score it."""

@@ -14,19 +14,20 @@ from typing import Any
 
 from ray import cloudpickle
 
-from raygpu.engines.tune.tune_private_api import load_experiment_state
+from raygpu.engines.tune.tune_private_api import CALLBACKS, EXPERIMENT, GENERATOR, SEARCHER, load_experiment_state
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_directory import RunDirectory
 
-EXPERIMENT = "experiment_state-{}.json"
 READERS: dict[str, Callable[[bytes], Any]] = {
     EXPERIMENT: lambda content: load_experiment_state(content)["trial_data"],
-    "search_gen_state-{}.json": cloudpickle.loads,
-    "searcher-state-{}.pkl": cloudpickle.loads,
-    "callback-states-{}.pkl": cloudpickle.loads,
+    GENERATOR: cloudpickle.loads,
+    SEARCHER: cloudpickle.loads,
+    CALLBACKS: cloudpickle.loads,
 }
-"""Files of a start of the sweep, by Tune's names with the time of the start, and how each is read."""
+"""Files of a start of the sweep, and how each is read."""
 TUNER = "tuner.pkl"
+BEFORE = "0-before"
+"""Name, in place of the time of a start, of the state that a resumed sweep goes on from: it comes before every time."""
 
 
 def has_state(folder: RunDirectory, say: Callable[[str], None]) -> bool:
@@ -36,7 +37,7 @@ def has_state(folder: RunDirectory, say: Callable[[str], None]) -> bool:
     other users can write.
     """
     files = folder.tune.files()
-    newest = {name: max(fnmatch.filter(files, name.format("*")), default=None) for name in READERS}
+    newest = _newest(files)
     if newest[EXPERIMENT] is None or TUNER not in files:
         if folder.summary.is_file():
             raise BadInput(f"resume: {folder.tune} lacks the state that the sweep has had; {_advice(files)}")
@@ -49,6 +50,27 @@ def has_state(folder: RunDirectory, say: Callable[[str], None]) -> bool:
             raise BadInput(f"resume: {folder.tune} lacks a part of its state; {_advice(files)}")
         _require_whole(folder, file, read, files)
     return True
+
+
+def set_before(folder: RunDirectory) -> None:
+    """Name the state that a sweep goes on from so that it comes before that of the start that begins now.
+
+    Tune names a start's state by local time and restores the last name: in another time zone, or once the clock has
+    been set back, that is not the last start's. Ended anywhere, this leaves the same state to go on from.
+    """
+    files = folder.tune.files()
+    for name, file in _newest(files).items():
+        if file is not None and file != name.format(BEFORE):
+            folder.tune.write(name.format(BEFORE), folder.tune.read(file))
+    for name in READERS:
+        for file in fnmatch.filter(files, name.format("*")):  # the one that was copied last
+            if file != name.format(BEFORE):
+                folder.tune.discard(file)
+
+
+def _newest(files: list[str]) -> dict[str, str | None]:
+    """Return the file of each kind that Tune would restore. files: names of the files in Tune's folder, sorted."""
+    return {name: max(fnmatch.filter(files, name.format("*")), default=None) for name in READERS}
 
 
 def _require_whole(folder: RunDirectory, file: str, read: Callable[[bytes], Any], files: list[str]) -> None:

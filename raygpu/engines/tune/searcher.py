@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,20 @@ class ArraySearcher(Searcher):
 
     live: objects of this process, which group the trials in fused mode. plan: number of arrays that run at once, and
     their size. device_slots: of its devices. drawn: whether every trial was known at the start, so that its
-    hyper-parameters lie in the object store.
+    hyper-parameters lie in the object store. max_concurrent: most Tune trials at once, staged ones included.
     An array that fails is suggested again as two halves, until a single trial fails, or until the failures show that
     not just a few trials are at fault.
     """
 
     def __init__(
-        self, sampler: Sampler, live: LiveSweep, plan: Plan | ArrayPlan, device_slots: DeviceSlots, *, drawn: bool
+        self,
+        sampler: Sampler,
+        live: LiveSweep,
+        plan: Plan | ArrayPlan,
+        device_slots: DeviceSlots,
+        *,
+        drawn: bool,
+        max_concurrent: float = math.inf,
     ) -> None:
         super().__init__()
         self.sampler = sampler
@@ -54,6 +61,7 @@ class ArraySearcher(Searcher):
         self.plan = plan
         self.device_slots = device_slots
         self.drawn = drawn
+        self.max_concurrent = max_concurrent
         self.waiting: list[ArrayRequest] = []
         self.given: dict[str, ArrayRequest] = {}
         """Requests under way, by Tune's trial id."""
@@ -70,6 +78,8 @@ class ArraySearcher(Searcher):
         """Return the next array's or trial's config; None to wait, FINISHED without more trials."""
         if self.live.stopping and self.given:
             return None  # Tune is about to stop; without any trial under way it would wait here for the next one
+        if len(self.given) >= self.max_concurrent:
+            return None
         if not self.waiting:
             self._draw()
         if not self.waiting:
@@ -132,22 +142,19 @@ class ArraySearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Report the scores of ended members to the sampler, and request the remaining members again."""
-        request, overdue = self.given.pop(trial_id), self.live.overdue.get(trial_id)
-        self.device_slots.give_back(trial_id)
-        left = [name for name in request.trial_ids if self._is_left(name) or (error and not request.fused)]
-        for name in request.trial_ids:
-            if name not in left:
-                self._tell(name, self.live.records.by_id[name].score)
+        request, overdue = self.given.get(trial_id), self.live.overdue.get(trial_id)
+        if request is None:
+            return  # it ran once more: a snapshot's files were of two moments
+        left = self._ended(trial_id, request, lost=error)
         if not left:
             return
-        lost = error and overdue is None and not self.live.interrupts.count
+        interrupted = bool(self.live.interrupts.count)
+        lost = error and overdue is None and not interrupted
         if lost:
             self.live.count_loss(left[0])
         if lost and self.live.may_go_on(left[0]):
             self.live.given_again.add(trial_id)
-            checkpoint = self.live.arrays.get(left[0], request.checkpoint)  # ended members are in it, too
-            names = request.trial_ids if checkpoint is not None else tuple(left)
-            self.waiting = [replace(request, trial_ids=names, checkpoint=checkpoint), *self.waiting]
+            self.waiting = [self._from_checkpoint(request, left), *self.waiting]
         elif (larger := self.live.enlarged.get(left[0])) is not None:
             self.waiting = [ArrayRequest(request.trial_ids, False, *larger), *self.waiting]
         elif (result or {}).get("not_as_alone") is not None:
@@ -155,10 +162,42 @@ class ArraySearcher(Searcher):
         elif request.fused and not (overdue is not None and overdue.ends_members):
             reason = overdue.text if overdue is not None else (result or {}).get("failure") or "the worker was lost"
             self.waiting = [*self._again(left, reason), *self.waiting]
+        elif interrupted:  # the callback does not call it failed, either
+            again = replace(request, trial_ids=tuple(left), checkpoint=None)
+            self.waiting = [self._from_checkpoint(request, left) if error else again, *self.waiting]
         else:
             self.failed += left
             for name in left:
                 self._tell(name, None)
+
+    def take_back(self, under_way: Collection[str]) -> None:
+        """Request again what this search alone has under way: a snapshot's files were of two moments.
+
+        under_way: Tune's ids of the trials that it has under way.
+        """
+        for trial_id in self.given.keys() - under_way:
+            request = self.given[trial_id]
+            if left := self._ended(trial_id, request, lost=False):
+                self.waiting.insert(0, replace(request, trial_ids=tuple(left), checkpoint=None))
+
+    def _ended(self, trial_id: str, request: ArrayRequest, *, lost: bool) -> list[str]:
+        """Take a request as no longer under way, and report the scores of ended members; return the other members.
+
+        lost: whether its worker was lost: the end of a trial alone counts once its checkpoint is saved.
+        """
+        del self.given[trial_id]
+        self.device_slots.give_back(trial_id)
+        left = [name for name in request.trial_ids if self._is_left(name) or (lost and not request.fused)]
+        for name in request.trial_ids:
+            if name not in left:
+                self._tell(name, self.live.records.by_id[name].score)
+        return left
+
+    def _from_checkpoint(self, request: ArrayRequest, left: Sequence[str]) -> ArrayRequest:
+        """Return the request for the members that are left, from the last checkpoint, if there is one."""
+        checkpoint = self.live.arrays.get(left[0], request.checkpoint)  # ended members are in it, too
+        names = request.trial_ids if checkpoint is not None else tuple(left)
+        return replace(request, trial_ids=names, checkpoint=checkpoint)
 
     def _tell(self, name: str, score: float | None) -> None:
         """Tell the sampler a trial's score, None of a failed one; it may leave out other trials of the same set."""
@@ -213,6 +252,7 @@ class ArraySearcher(Searcher):
 
         Trials that failed are suggested again where the sweep has not ended, or where it is to retry them.
         """
+        self.live.take_back = self.take_back
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
         alone = state.pop("alone")

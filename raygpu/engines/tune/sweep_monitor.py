@@ -73,6 +73,8 @@ class SweepMonitor:
         rates = {index: rate for index, rate in snapshot.samples_per_s.items() if rate is not None}
         by_gpu: dict[int, dict[str, float]] = {index: {"samples_per_s": rate} for index, rate in rates.items()}
         readings = self.cluster.readings()
+        if self._end.is_set():
+            return  # a node that is gone has made them late, and the writer takes no more
         self._latest = {index: reading.metrics() for index, reading in readings.items()}
         self.export(snapshot, readings)
         for index, values in self._latest.items():

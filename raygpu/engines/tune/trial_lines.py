@@ -19,6 +19,11 @@ def named(config: ArrayConfig) -> str:
     return f"array {config.name}" if config.fused else config.name
 
 
+def printable(text: str) -> str:
+    """Return a text that every stream and file takes: a name of a file that is no UTF-8 escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def began(config: ArrayConfig, hyperparameters: Mapping[str, Any]) -> str:
     """Return a line on a Tune trial that has got its place. hyperparameters: of its first trial."""
     if config.fused:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import ray
+from pyarrow.fs import LocalFileSystem
+from ray.train._internal import storage
 from ray.tune.execution import class_cache, experiment_state
 from ray.tune.utils.serialization import TuneFunctionDecoder
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
+STATE_FILES = EXPERIMENT, GENERATOR, SEARCHER, CALLBACKS = (
+    "experiment_state-{}.json",
+    "search_gen_state-{}.json",
+    "searcher-state-{}.pkl",
+    "callback-states-{}.pkl",
+)
+"""Files of the state of a start of the sweep, by Tune's names with the time of the start."""
+COPIES = ".copies"
+"""Folder, in the run's of Tune, for the files of a snapshot before they replace those of the one before."""
 MANY_WORKERS = 1_000_000
 """More workers than a sweep has."""
 
@@ -78,6 +91,64 @@ def snapshots_for_ends(every_s: float) -> Iterator[None]:
         yield
     finally:
         manager.on_trial_checkpoint, manager.sync_up_experiment_state = note, sync
+
+
+@contextmanager
+def whole_snapshots() -> Iterator[None]:
+    """Let Tune, meanwhile, replace a snapshot of the sweep's state at once, and restore the one of the run's folder.
+
+    Tune copies a snapshot in place, while it may save the next one: a process that is killed leaves a file cut short.
+    Object storage replaces a file at once. To restore a sweep, Tune also reads what lies in its folder on this machine.
+    """
+    manager: Any = experiment_state._ExperimentCheckpointManager
+    syncer: Any = storage._FilesystemSyncer
+    sync_up, fetch = manager.sync_up_experiment_state, manager.sync_down_experiment_state
+    command = syncer._sync_up_command
+
+    def sync_up_experiment_state(self: Any, save_fn: Any, **options: Any) -> None:
+        """Take a snapshot once the copy of the one before has ended."""
+
+        def save() -> None:
+            """Wait for the copy, and save the state."""
+            with suppress(Exception):  # what could not be copied is copied now
+                self._storage.syncer.wait()
+            save_fn()
+
+        sync_up(self, save, **options)
+
+    def sync_down_experiment_state(self: Any) -> None:
+        """Fetch the state of the run's folder in place of any that an earlier start has left here."""
+        for name in STATE_FILES:
+            for path in Path(self._storage.experiment_driver_staging_path).glob(name.format("*")):
+                path.unlink(missing_ok=True)
+        fetch(self)
+
+    def _sync_up_command(self: Any, local_path: str, uri: str, exclude: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return the function that copies a folder, and its arguments."""
+        if exclude or not isinstance(self.storage_filesystem, LocalFileSystem):
+            return command(self, local_path, uri, exclude)
+        return _replace_files, {"source": Path(local_path), "target": Path(uri)}
+
+    manager.sync_up_experiment_state = sync_up_experiment_state
+    manager.sync_down_experiment_state = sync_down_experiment_state
+    syncer._sync_up_command = _sync_up_command
+    try:
+        yield
+    finally:
+        manager.sync_up_experiment_state, manager.sync_down_experiment_state = sync_up, fetch
+        syncer._sync_up_command = command
+
+
+def _replace_files(source: Path, target: Path) -> None:
+    """Copy a folder's files into another folder, where each replaces the one before in one step, after all copies."""
+    copies = target / COPIES
+    shutil.rmtree(copies, ignore_errors=True)  # of a process that was killed
+    shutil.copytree(source, copies, copy_function=shutil.copyfile)
+    for copy in [path for path in copies.rglob("*") if path.is_file()]:
+        place = target / copy.relative_to(copies)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        copy.replace(place)
+    shutil.rmtree(copies, ignore_errors=True)
 
 
 def kill_worker(trial: Any) -> None:

@@ -9,18 +9,22 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
-from ray.tune.search import ConcurrencyLimiter, Searcher, SearchGenerator
+from ray.tune.search import Searcher, SearchGenerator
 
 from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.saved_state import has_state
+from raygpu.engines.tune.saved_state import has_state, set_before
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
-from raygpu.engines.tune.timeline_callback import TimelineCallback
-from raygpu.engines.tune.tune_private_api import in_started_workers, snapshots_for_ends, withhold_credentials
+from raygpu.engines.tune.tune_private_api import (
+    in_started_workers,
+    snapshots_for_ends,
+    whole_snapshots,
+    withhold_credentials,
+)
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.storage import S3_SAID, StorageError
@@ -35,7 +39,6 @@ def fit(
     searcher: Searcher,
     live: LiveSweep,
     *,
-    max_concurrent: int,
     resume: bool,
 ) -> None:
     """Run or resume an experiment in the run folder's `tune`.
@@ -47,7 +50,7 @@ def fit(
     tune_config = tune.TuneConfig(
         metric="score",
         mode="max" if config.maximize else "min",
-        search_alg=_Generator(ConcurrencyLimiter(searcher, max_concurrent)),
+        search_alg=_Generator(searcher),
         scheduler=PausingScheduler(live),
         num_samples=-1,  # the searcher says when it has no more
         reuse_actors=True,
@@ -62,7 +65,6 @@ def fit(
         stop=_UnknownMetric(live),
         callbacks=[
             SpacePause(live),
-            TimelineCallback(live),
             ArrayCallback(live),
             ResourceUpdate(live),
             TimeLimits(live),
@@ -81,6 +83,7 @@ def fit(
         checkpoints_first(live),
         started,
         snapshots_for_ends(SNAPSHOT_S),
+        whole_snapshots(),
     ):
         try:
             _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
@@ -103,6 +106,7 @@ def _tuner(
     """Return the restored Tuner of an earlier start of the sweep, or a new one."""
     path, file_system = live.run_directory.tune.for_ray()
     if resume and has_state(live.run_directory, live.warn):
+        set_before(live.run_directory)
         return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
     return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
 

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import ray
+
+from raygpu.devices.nvml import Reading
+from raygpu.engines.cluster import cluster, leftovers
+from raygpu.engines.cluster.remote_cluster import connect
+from raygpu.records.device import Device
 
 GARBAGE_DURING_SHUTDOWN = """
 import gc, sys, threading
@@ -37,3 +48,49 @@ def test_garbage_of_another_thread_does_not_end_the_process(ray_address: str) ->
     command = [sys.executable, "-c", GARBAGE_DURING_SHUTDOWN, ray_address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "alive\n", done.stderr
+
+
+def test_what_trials_have_started_ends_with_a_ray_that_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "head_answers", lambda: False)
+    with leftovers.marked():
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        cluster.Cluster([], [], None, True).close()
+        assert child.wait(60) != 0
+    finally:
+        child.kill()
+
+
+def test_all_nodes_are_asked_at_once_and_those_that_are_slow_are_left_out(
+    ray_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is gone takes the longest wait; two of them must not take it twice."""
+
+    @ray.remote(num_cpus=0)
+    class Probe:
+        def __init__(self, slow: bool) -> None:
+            self.slow = slow
+
+        def read(self, uuids: Sequence[str]) -> dict[str, Reading]:
+            time.sleep(600 if self.slow and uuids else 0)
+            return {uuid: Reading(1.0, 2.0, 3.0, 4.0) for uuid in uuids}
+
+    waits, wait = list[float](), ray.wait
+
+    def noted(calls: list[Any], **options: Any) -> Any:
+        waits.append(options["timeout"])
+        return wait(calls, **options)
+
+    monkeypatch.setattr(ray, "wait", noted)
+    joined = connect(ray_address)
+    try:
+        probes = {name: Probe.remote(name != "fast") for name in ("gone", "lost", "fast")}  # type: ignore[attr-defined]
+        ray.get([probe.read.remote([]) for probe in probes.values()])
+        joined.devices = [Device(index, name, "0", "T4", f"GPU-{name}") for index, name in enumerate(probes)]
+        joined._probes = probes
+        assert joined.readings() == {2: Reading(1.0, 2.0, 3.0, 4.0)}
+        assert waits == [cluster.READ_S]
+        for probe in probes.values():
+            ray.kill(probe)
+    finally:
+        joined.close()

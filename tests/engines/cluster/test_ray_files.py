@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -91,3 +92,17 @@ def test_another_user_reaches_nothing_of_a_local_ray(home: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"session: /tmp/raygpu-ray-{os.getuid()}/ray/session_" in done.stdout
     assert "codes: True True True" in done.stdout
+
+
+def test_a_user_without_a_home_directory_has_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.delenv("HOME")
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_AUTH_MODE", *ray_files.GIVEN):
+        monkeypatch.delenv(name, raising=False)
+    ray_files.keep_token_private()
+    assert ray_files.token_file() is None
+    assert list(tmp_path.iterdir()) == []

@@ -107,7 +107,7 @@ class Actor:
     def __init__(self) -> None:
         self.starts: list[float] = []
         self.threads = SimpleNamespace(remote=lambda count: None)
-        self.window = SimpleNamespace(remote=lambda start_at, seconds: self.starts.append(start_at))
+        self.window = SimpleNamespace(remote=lambda start_at, seconds, notice_s: self.starts.append(start_at))
 
 
 def test_windows_that_do_not_coincide_are_not_added(monkeypatch: pytest.MonkeyPatch) -> None:

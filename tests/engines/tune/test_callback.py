@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from raygpu.engines.tune.array_config import ArrayConfig
-from raygpu.engines.tune.callback import ArrayCallback
+from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.trainable import MemberReport
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.device import Device
+from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
@@ -26,7 +27,9 @@ def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("raygpu.records.gpu_use.time", SimpleNamespace(monotonic=lambda: now[0]))
     records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
-    live: Any = SimpleNamespace(records=records, ending={}, count_loss=lambda name: None)
+    live: Any = SimpleNamespace(
+        records=records, timeline=Timeline(None), ending={}, enlarged={}, count_loss=lambda name: None
+    )
     config = ArrayConfig("a0000", ("t0000", "t0001"), fused=True, device="T4", share=Share(2))
     array: Any = SimpleNamespace(trial_id="a", config=config.as_dict())
     records.hold("a")
@@ -81,6 +84,7 @@ class Alone:
         self.trial: Any = SimpleNamespace(
             trial_id="tune0", config=config, last_result=self.result, get_error=lambda: "the upload failed"
         )
+        self.told = dict(self.result)
         self.callback.on_trial_start(0, [], self.trial)
         self.callback.on_trial_result(0, [], self.trial, self.result)
 
@@ -110,3 +114,40 @@ def test_paths_of_a_deleted_checkpoint_are_forgotten(tmp_path: Path) -> None:
         alone.callback.on_checkpoint(0, [], alone.trial, checkpoint)
     assert alone.live.checkpoints == {}
     assert alone.live.arrays == {"t0000": str(tmp_path / "checkpoint_1")}
+
+
+def test_a_trial_that_runs_again_after_its_out_of_memory_was_lost_has_an_end(tmp_path: Path) -> None:
+    """Its worker is lost between the report and its last checkpoint, so that Tune starts it again as it was."""
+    alone = Alone(tmp_path)
+    alone.live.ending.clear()
+    alone.live.enlarged["t0000"] = "", Share(), None
+    alone.callback.on_trial_recover(0, [], alone.trial)
+    alone.callback.on_trial_result(0, [], alone.trial, alone.told)
+    alone.callback.on_trial_complete(0, [], alone.trial)
+    assert alone.runs.ended == [("t0000", "finished", None)]
+
+
+def test_an_array_s_error_in_another_encoding_is_told_and_one_without_words_too(tmp_path: Path) -> None:
+    alone, told = Alone(tmp_path), list[str]()
+    alone.live.warn = lambda line: told.append(line.encode().decode())
+    config = ArrayConfig("a0000", ("t0000",), fused=True, device="", share=Share())
+    for error in ("Traceback\nValueError: bild-\udcfc.png", ""):
+        alone.callback._failed(config, error)
+    assert told == [
+        "array a0000 failed (ValueError: bild-\\udcfc.png); its 1 trials go on in smaller parts",
+        "array a0000 failed (); its 1 trials go on in smaller parts",
+    ]
+
+
+def test_at_the_first_step_of_a_resume_the_search_hears_what_tune_has_under_way(tmp_path: Path) -> None:
+    alone, taken = Alone(tmp_path), list[set[str]]()
+    alone.live.take_back, alone.live.resources = taken.append, lambda config: None  # type: ignore[assignment, return-value]
+    trials = [
+        SimpleNamespace(trial_id=name, status=status, is_finished=lambda status=status: status == "TERMINATED",
+                        config={}, placement_group_factory=None)
+        for name, status in (("tune0", "TERMINATED"), ("tune1", "PENDING"))
+    ]  # fmt: skip
+    update = ResourceUpdate(alone.live)
+    update.on_step_begin(0, trials)
+    update.on_step_begin(1, trials)
+    assert taken == [{"tune1"}]

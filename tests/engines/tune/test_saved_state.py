@@ -122,3 +122,22 @@ def test_another_user_s_state_is_not_read(folder: RunDirectory) -> None:
     os.chown(newest(folder, "callback-states-*.pkl"), 65534, 65534)
     with pytest.raises(BadInput, match="is another user's, who could have code run here; if you trust it, copy it"):
         saved_state.has_state(folder, print)
+
+
+def test_tune_restores_the_last_start_whatever_the_clock_said(tmp_path: Path) -> None:
+    """Tune restores the last name, which is of the start's local time."""
+    folder = RunDirectory(tmp_path)
+    folder.tune.write("tuner.pkl", b"")
+
+    def start(time: str) -> None:
+        for name in saved_state.READERS:
+            folder.tune.write(name.format(time), time.encode())
+
+    for time in ("2026-09-21_14-13-20", "2026-09-21_11-13-20", "2026-09-20_08-00-00"):
+        start(time)
+        for _ in range(2):  # a start that is ended before its first snapshot changes nothing
+            saved_state.set_before(folder)
+            assert folder.tune.files() == sorted(
+                [*(name.format("0-before") for name in saved_state.READERS), "tuner.pkl"]
+            )
+            assert {folder.tune.read(name.format("0-before")) for name in saved_state.READERS} == {time.encode()}

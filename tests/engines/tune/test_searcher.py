@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,3 +154,66 @@ def test_an_order_that_tune_gives_up_early_goes_on_from_its_checkpoint_as_often_
     assert live.given_again == {"tune0", "tune1"}
     assert searcher.failed == ["t0000"]
     assert searcher.suggest("tune3") == searcher.FINISHED
+
+
+class Resumed:
+    """A sweep of one trial alone, whose searcher is saved and restored."""
+
+    def __init__(self, max_failures: int = 2) -> None:
+        self.records = Records(1, Scoring("accuracy", True), [], 1)
+        one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 1)
+        config = SimpleNamespace(cluster=SimpleNamespace(max_failures=max_failures))
+        sampler: Any = DrawnTrials([Trial("t0000", 0, {})])
+        shares = RetryShares(one_gpu, lambda trial: Signature(()))
+        self.live = LiveSweep(sweep_context(self.records, config=config, sampler=sampler), shares, None, None)
+        self.searcher = ArraySearcher(sampler, self.live, one_gpu, DeviceSlots(one_gpu), drawn=False)
+
+    def again(self, path: Path) -> Resumed:
+        """The sweep that goes on from this one's state."""
+        self.searcher.save(str(path / "state"))
+        resumed = Resumed()
+        resumed.searcher.restore(str(path / "state"))
+        return resumed
+
+
+def test_what_the_search_alone_has_under_way_is_given_again(tmp_path: Path) -> None:
+    begun = Resumed()
+    begun.searcher.suggest("tune0")
+    resumed = begun.again(tmp_path)
+    assert resumed.searcher.suggest("tune1") is None, "it is under way, as the search knows"
+    assert resumed.live.take_back is not None
+    resumed.live.take_back({"tune0", "other"})
+    assert resumed.searcher.suggest("tune1") is None
+    resumed.live.take_back({"other"})
+    assert resumed.searcher.suggest("tune1")["trial_ids"] == ["t0000"]
+
+
+def test_what_the_search_alone_calls_ended_is_taken_once(tmp_path: Path) -> None:
+    begun = Resumed()
+    begun.searcher.suggest("tune0")
+    begun.records.start(begun.live.trials["t0000"])
+    begun.records.end("t0000", "finished")
+    begun.searcher.on_trial_complete("tune0", {})
+    resumed = begun.again(tmp_path)
+    resumed.searcher.on_trial_complete("tune0", {})
+    assert resumed.searcher.suggest("tune1") == resumed.searcher.FINISHED
+
+
+def test_a_trial_whose_worker_an_interrupt_has_ended_goes_on_when_the_sweep_is_resumed(tmp_path: Path) -> None:
+    begun = Resumed(max_failures=0)
+    begun.searcher.suggest("tune0")
+    begun.live.arrays["t0000"] = "/c1"
+    begun.live.interrupts.count = 1
+    begun.searcher.on_trial_complete("tune0", error=True)
+    resumed = begun.again(tmp_path)
+    assert resumed.searcher.failed == []
+    given = resumed.searcher.suggest("tune1")
+    assert (given["trial_ids"], given["checkpoint"]) == (["t0000"], "/c1")
+
+
+def test_no_more_than_the_wanted_number_is_under_way() -> None:
+    sweep = Resumed()
+    sweep.searcher.max_concurrent = 0
+    assert sweep.searcher.suggest("tune0") is None
+    sweep.searcher.max_concurrent = 1
+    assert sweep.searcher.suggest("tune0")["trial_ids"] == ["t0000"]

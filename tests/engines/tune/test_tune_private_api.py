@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyarrow.fs import LocalFileSystem
+from ray.train._internal import storage
 from ray.tune.execution import class_cache, experiment_state
 
 from raygpu.engines.tune.tune_private_api import (
     CREDENTIALS,
+    STATE_FILES,
     in_started_workers,
     snapshots_for_ends,
+    whole_snapshots,
     withhold_credentials,
 )
 
@@ -96,3 +101,60 @@ def test_first_checkpoints_of_trials_ask_for_a_snapshot_now_and_then_and_later_o
     manager.on_trial_checkpoint(Ended("e"))
     assert manager.step() == 4, "Tune's own way again"
     assert vars(experiment_state._ExperimentCheckpointManager).copy() == before
+
+
+class Synced(experiment_state._ExperimentCheckpointManager):
+    """Saves a number as the state, and copies it to another folder in a process of Tune's own."""
+
+    def __init__(self, staging: Path, target: Path) -> None:
+        self.syncer = storage._FilesystemSyncer(LocalFileSystem(), sync_period=0)
+        fields = SimpleNamespace(
+            experiment_driver_staging_path=str(staging), experiment_fs_path=str(target), syncer=self.syncer,
+            storage_filesystem=LocalFileSystem(),
+        )  # fmt: skip
+        super().__init__(storage=fields, checkpoint_period=0)  # type: ignore[arg-type]
+
+
+def test_a_snapshot_replaces_the_one_before_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staging, target = tmp_path / "staging", tmp_path / "target"
+    (staging / "t0000").mkdir(parents=True)
+    (staging / "t0000" / "result.json").write_text("{}")
+    names = [name.format("2026") for name in STATE_FILES]
+    replaced = list[tuple[str, set[str]]]()
+    replace = Path.replace
+
+    def noted(path: Path, place: Path) -> Path:
+        copies = {(path.parent / name).read_text() for name in names if (path.parent / name).exists()}
+        replaced.append((place.name, copies))
+        return replace(path, place)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    with whole_snapshots():
+        manager = Synced(staging, target)
+        for number in ("one", "two"):
+            manager.sync_up_experiment_state(
+                lambda number=number: [(staging / name).write_text(number) for name in names], force=True, wait=True
+            )
+            assert {(target / name).read_text() for name in names} == {number}
+    assert {name for name, _ in replaced} == {*names, "result.json"}
+    assert all(copies <= {"one"} or copies <= {"two"} for _, copies in replaced), "all are copied first"
+    assert sorted(path.name for path in target.iterdir()) == sorted([*names, "t0000"])
+
+
+def test_the_state_of_the_run_s_folder_is_restored_and_not_what_lies_here(tmp_path: Path) -> None:
+    staging, target = tmp_path / "staging", tmp_path / "target"
+    for folder, start in ((staging, "2026"), (target, "0-before")):
+        folder.mkdir()
+        for name in STATE_FILES:
+            (folder / name.format(start)).write_text(start)
+    with whole_snapshots():
+        Synced(staging, target).sync_down_experiment_state()
+    assert sorted(path.name for path in staging.iterdir()) == sorted(name.format("0-before") for name in STATE_FILES)
+
+
+def test_tune_s_own_snapshots_are_back_afterwards() -> None:
+    of = experiment_state._ExperimentCheckpointManager, storage._FilesystemSyncer
+    before = [vars(each).copy() for each in of]
+    with whole_snapshots():
+        assert [vars(each).copy() for each in of] != before
+    assert [vars(each).copy() for each in of] == before

@@ -18,8 +18,8 @@ from raygpu.engines.cluster.ray_files import SESSIONS
 from raygpu.records.scratch import private_folder
 
 ADDRESS, SOCKET, LOCK, OUTPUT = "service.json", "socket", "lock", "service.log"
-LONGEST = 90
-"""Bytes of the longest folder: the path of a socket has 107 at most."""
+LONGEST = 107 - len("/raygpu/service/standby-1234567-123456")
+"""Bytes of the longest runtime directory: the path of a socket has 107 at most."""
 
 
 class ServiceFolder:
@@ -92,7 +92,7 @@ def write_private(path: Path, text: str) -> None:
 def _parent() -> Path:
     """Return the folder that the service's folder lies in."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and len(runtime) < LONGEST:
+    if runtime and len(os.fsencode(runtime)) <= LONGEST:
         with suppress(OSError):
             if os.stat(runtime).st_uid == os.getuid():
                 return Path(runtime) / "raygpu"

@@ -1,0 +1,43 @@
+"""What a sweep's searcher and callback share, where it is interrupted."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raygpu.engines.tune import live_sweep
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.records.trial_records import Records
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult, Trial
+from tests.fakes.sweep import sweep_context
+
+
+def test_an_interrupted_trial_s_parameters_that_the_disk_does_not_take_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, told = Records(2, Scoring("accuracy", True), [], 5), list[str]()
+    shares: Any = None
+    config = SimpleNamespace(keep="all")
+    live = LiveSweep(sweep_context(records, config=config, warn=told.append), shares, None, None)
+    for index in range(2):
+        name = Trial.name(index)
+        records.start(Trial(name, 0, {}))
+        records.add(name, [EpochResult(1, {"accuracy": 0.5})], None)
+        live.arrays[name] = str(tmp_path / f"array{index}")
+        (tmp_path / f"array{index}").mkdir()
+
+    def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
+        if checkpoint.name == "array0":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(live_sweep, "extract", extract)
+    folder = tmp_path / "extracted"
+    assert live.interrupted(folder, keep_all=True) == {"t0001": str(folder / "t0001")}
+    assert [path.name for path in folder.iterdir()] == ["t0001"]
+    assert told == ["t0000: parameters so far are not kept: OSError: [Errno 28] No space left on device"]

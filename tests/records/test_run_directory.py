@@ -1,0 +1,88 @@
+"""A run's folder: what is written there for a person, and what is fetched of a run in object storage."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from raygpu.records import run_lock
+run_lock.claim(Path(sys.argv[1]))
+print(flush=True)
+time.sleep(600)
+"""
+ONE_LINE, TWO_LINES = b'{"event":"start","at":1.0}\n', b'{"event":"start","at":1.0}\n{"event":"host","at":2.0}\n'
+
+
+def test_an_error_that_names_a_file_in_another_encoding_is_written(tmp_path: Path) -> None:
+    record = TrialRecord(Trial("t0003", 1, {}), "failed", error="ValueError: cannot decode bild-\udcfc.png")
+    folder = RunDirectory(tmp_path)
+    folder.write_failures([record])
+    assert (folder.trials / "t0003" / "error.txt").read_text() == "ValueError: cannot decode bild-\\udcfc.png"
+
+
+class Bucket:
+    """Object storage with one run."""
+
+    name, path = "digits-1", None
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+
+    def require_answer(self) -> None: ...
+
+    def has(self, name: str) -> bool:
+        return name in self.files
+
+    def read(self, name: str) -> bytes:
+        return self.files[name]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A run that this machine has begun, and its copy."""
+    run = tmp_path / "runs" / "digits-1"
+    run.mkdir(parents=True)
+    (run / "config.toml").touch()
+    (run / "run.json").write_text("here")
+    (run / "timeline.jsonl").write_bytes(TWO_LINES)
+    files = {"config.toml": b"", "run.json": b"there", "timeline.jsonl": ONE_LINE, "population.jsonl": b"{}\n"}
+    bucket = Bucket(files)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RunDirectory, "_with_storage", lambda folder: RunDirectory(folder.path, bucket))  # type: ignore[arg-type]
+    return bucket
+
+
+def test_what_is_longer_here_stays(bucket: Any) -> None:
+    folder = RunDirectory._fetched(bucket)
+    assert folder.run.read_text() == "there"
+    assert folder.timeline.read_bytes() == TWO_LINES
+    assert folder.population.read_text() == "{}\n"
+    bucket.files["timeline.jsonl"] = TWO_LINES + ONE_LINE  # another machine has gone on with it
+    assert RunDirectory._fetched(bucket).timeline.read_bytes() == TWO_LINES + ONE_LINE
+
+
+def test_files_of_a_command_that_works_on_the_run_are_left_alone(bucket: Any) -> None:
+    run = Path("runs/digits-1").resolve()
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(run)], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            folder = RunDirectory._fetched(bucket)
+            assert (folder.run.read_text(), folder.population.exists()) == ("here", False)
+            with pytest.raises(BadInput, match="another process works on this run"):
+                folder.claim()
+        finally:
+            other.kill()
+    assert RunDirectory._fetched(bucket).run.read_text() == "there"
