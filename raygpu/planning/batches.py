@@ -67,6 +67,16 @@ def batch_bounds(num_samples: int, batch_size: int, least: int = 2) -> Iterator[
     yield from zip(starts, [*starts[1:], num_samples], strict=True)
 
 
+EVALUATION_BATCH = 1024
+"""Samples of a batch of an evaluation: a device is kept busy, and activations of a whole split are never held at
+once."""
+
+
+def evaluation_bounds(num_samples: int) -> list[tuple[int, int]]:
+    """Return the start and end of each batch of an evaluation."""
+    return list(batch_bounds(num_samples, EVALUATION_BATCH))
+
+
 def num_batches(num_samples: int, batch_size: int, least: int = 2) -> int:
     """Return the number of batches of an epoch, cut as by `batch_bounds`."""
     return sum(1 for _ in batch_bounds(num_samples, batch_size, least))

@@ -74,7 +74,7 @@ class SetRecord:
     @cached_property
     def num_finished(self) -> int:
         """Number of trainings that have finished with a finite score."""
-        return sum(record.status == "finished" and not record.diverged for record in self.scored)
+        return sum(record.outcome == "finished" for record in self.scored)
 
     @property
     def is_complete(self) -> bool:
@@ -91,7 +91,7 @@ class SetRecord:
         """Complete, or why the set lacks trainings: failed, diverged, stopped, interrupted, raced or runs."""
         if self.is_complete:
             return "complete"
-        states = {"diverged" if r.diverged and r.status == "finished" else r.status for r in self.trials}
+        states = {record.outcome for record in self.trials}
         for state in ("failed", "diverged", "stopped", "interrupted"):
             if state in states:
                 return state

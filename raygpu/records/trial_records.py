@@ -33,11 +33,6 @@ ESTIMATE_S = 1.0
 """Seconds between two estimates of the time left."""
 
 
-def diverged(record: TrialRecord) -> bool:
-    """Return whether a trial has ended by diverging."""
-    return record.diverged and record.status == "finished"
-
-
 class Records:
     """The trials' records. Safe to call from any thread."""
 
@@ -280,18 +275,18 @@ class Records:
     def count(self, *statuses: Status) -> int:
         """Count the trials of these statuses, without those that diverged."""
         with self._lock:
-            return sum(record.status in statuses and not diverged(record) for record in self.by_id.values())
+            return sum(record.outcome in statuses for record in self.by_id.values())
 
     def count_diverged(self) -> int:
         """Count the trials that ended because their loss or metric was no longer finite."""
         with self._lock:
-            return sum(map(diverged, self.by_id.values()))
+            return sum(record.outcome == "diverged" for record in self.by_id.values())
 
     def snapshot(self) -> Snapshot:
         """Return the state of the sweep at this moment."""
         with self._lock:
             elapsed_s = time.monotonic() - self._started
-            counts = Counter("diverged" if diverged(record) else record.status for record in self.by_id.values())
+            counts = Counter(record.outcome for record in self.by_id.values())
             leaders = self._leaders()
             return Snapshot(
                 elapsed_s=elapsed_s,

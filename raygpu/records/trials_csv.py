@@ -64,7 +64,7 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
         writer = csv.writer(file)
         writer.writerow(header)
         for r in records:
-            row = [r.trial.trial_id, status(r), r.score, r.validation_loss, r.score_epoch, r.best_epoch, r.epochs]
+            row = [r.trial.trial_id, r.outcome, r.score, r.validation_loss, r.score_epoch, r.best_epoch, r.epochs]
             row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
             if repeated:
                 numbers = [None if number is None else number + 1 for number in (r.trial.repeat, r.trial.fold)]
@@ -125,8 +125,3 @@ def space_values(row: Mapping[str, str], own: Collection[str]) -> dict[str, Any]
     if None in given.keys():  # noqa: SIM118 - where csv keeps the further cells
         raise ValueError("more cells than columns")
     return {name.removeprefix(PREFIX): BOOLEANS.get(text, literal(text)) for name, text in given.items()}
-
-
-def status(record: TrialRecord) -> str:
-    """Return a record's status as the file shows it."""
-    return "diverged" if record.diverged and record.status == "finished" else record.status

@@ -88,6 +88,11 @@ class TrialRecord:
         return self.scores.loss(self.score_rule)
 
     @property
+    def outcome(self) -> str:
+        """The status; "diverged" for a trial that has ended because its loss or metric was no longer finite."""
+        return "diverged" if self.diverged and self.status == "finished" else self.status
+
+    @property
     def is_complete(self) -> bool:
         """Whether the trial has finished or was stopped early."""
         return self.status in ("finished", "stopped")

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raygpu.records import trials_csv
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
@@ -56,7 +55,7 @@ def final_points(record: TrialRecord, time_ms: int) -> list[MetricValue]:
 
 def final_tags(record: TrialRecord) -> dict[str, Any]:
     """Return the tags of a trial's run that say how it ended."""
-    tags: dict[str, Any] = {"raygpu.status": trials_csv.status(record)}
+    tags: dict[str, Any] = {"raygpu.status": record.outcome}
     tags["raygpu.score"] = f"{record.score_rule} epoch"
     if record.best_epoch is not None:
         tags["raygpu.best_epoch"] = record.best_epoch

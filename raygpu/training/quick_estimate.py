@@ -21,12 +21,13 @@ import torch
 from raygpu.config.sections import Precision, Way
 from raygpu.config.source import Source
 from raygpu.experiment import Experiment, Splits, num_samples
+from raygpu.planning.batches import EVALUATION_BATCH
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.timing import TrainingBenchmark
-from raygpu.training.torch.solo import EVALUATION_BATCH, TorchSolo
+from raygpu.training.torch.solo import TorchSolo
 
 SAMPLES = 32
 """Largest number of samples of the step that gives the first estimate."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
+from raygpu.planning.batches import batch_bounds, epoch_order, evaluation_bounds, num_batches
 
 counts = st.integers(1, 300)
 
@@ -93,3 +93,9 @@ def test_a_last_batch_that_is_too_small_joins_the_one_before(num_samples: int, b
     assert sum(sizes) == num_samples
     assert all(size == batch_size for size in sizes[:-1])
     assert sizes[-1] >= min(least, batch_size, num_samples)
+
+
+def test_an_evaluation_has_no_batch_of_one_sample() -> None:
+    assert evaluation_bounds(1025) == [(0, 1025)]
+    assert evaluation_bounds(2049) == [(0, 1024), (1024, 2049)]
+    assert evaluation_bounds(3) == [(0, 3)]

@@ -22,7 +22,7 @@ from raygpu.devices.nvml import GIB, Reading
 from raygpu.records.device import Device
 from raygpu.records.snapshot import Snapshot
 from raygpu.records.training_progress import History, Progress
-from raygpu.records.trial_records import Records, diverged
+from raygpu.records.trial_records import Records
 from raygpu.search.trial_record import Status
 
 EXPORT_S = 2.0
@@ -92,7 +92,7 @@ def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[i
     run: name of the run. readings: NVML's, by device index.
     """
     known = list(records.by_id.values())  # each is counted once, whatever changes meanwhile
-    statuses: Counter[str] = Counter("diverged" if diverged(record) else record.status for record in known)
+    statuses: Counter[str] = Counter(record.outcome for record in known)
     statuses["waiting"] += records.num_trials - len(known)
     for status in (*get_args(Status), "diverged"):
         yield MetricSample(TRIALS, {"run": run, "status": status}, statuses[status])

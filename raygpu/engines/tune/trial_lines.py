@@ -45,12 +45,11 @@ def placed(config: ArrayConfig, gpu_index: int | None, result: Mapping[str, Any]
 
 def ended(record: TrialRecord, metric: str) -> str:
     """Return a line on a trial's end: how, why, and with which score."""
-    how = "diverged" if record.diverged and record.status == "finished" else record.status
     why = f" by {record.reason}" if record.reason else ""
     why += f": {last_line(record.error)}" if record.error else ""
     score = "" if record.score is None or record.diverged else f", {metric} {record.score:.6g}"
     best = "" if record.best_epoch in (None, record.epochs) else f" (best at epoch {record.best_epoch})"
-    return f"{record.trial.trial_id} {how} after {record.epochs} epochs{why}{score}{best}"
+    return f"{record.trial.trial_id} {record.outcome} after {record.epochs} epochs{why}{score}{best}"
 
 
 def compacted(config: ArrayConfig, before: int, left: Sequence[str]) -> str:

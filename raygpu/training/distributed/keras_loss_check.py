@@ -21,7 +21,7 @@ from raygpu.training.distributed.loss_check import (
 )
 from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.quiet_import import keras, tf
-from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_model, no_gpu
+from raygpu.training.keras.solo import in_float32, initial_model, no_gpu
 
 
 class KerasLossEvaluator:
@@ -29,9 +29,6 @@ class KerasLossEvaluator:
 
     with_metrics: whether metrics are evaluated too; else it is the loss of a training, with what layers add to it.
     """
-
-    batch = EVALUATION_BATCH
-    """Samples of a batch of an evaluation."""
 
     def __init__(
         self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool

@@ -14,6 +14,7 @@ import numpy as np
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment, Splits, num_samples, reads_later, take
+from raygpu.planning.batches import EVALUATION_BATCH, evaluation_bounds
 from raygpu.training.distributed.loss_check import ADD_LOSS, MOST, Difference, differences
 from raygpu.training.hyperparameters import OptimizerSettings
 
@@ -73,13 +74,13 @@ def inexact_metrics(source: Source, code: Experiment, hp: Mapping[str, Any], spl
     """Return a line for the loss, and for each metric, that is no mean over validation samples, which an evaluation
     takes in several batches. Some samples are looked at. Raises any exception of the experiment."""
     look_at, num_validation = loss_evaluator(source), num_samples(splits.validation_targets)
-    if num_validation <= look_at.batch:
+    if len(evaluation_bounds(num_validation)) == 1:
         return []
     rows = np.linspace(0, num_validation - 1, MOST).astype(int)
     inputs, targets = take(splits.validation_inputs, rows), take(splits.validation_targets, rows)
     look = look_at(code, hp, inputs, targets, with_metrics=True)
     return [
-        f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {look_at.batch:,},"
+        f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {EVALUATION_BATCH:,},"
         f" as it is no mean over samples: {found}; raygpu.Mean(total, weight) is exact"
         for found in differences(look, inputs, targets)
         if found.kind == "parts"

@@ -31,7 +31,6 @@ from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
-from raygpu.training.torch.solo import EVALUATION_BATCH
 
 
 class TorchLossEvaluator:
@@ -40,9 +39,6 @@ class TorchLossEvaluator:
     The loss is evaluated with gradients recorded, as in a training, unless it then needs more than outputs.
     with_metrics: whether the loss and the metrics of an evaluation are meant; else it is the loss of a training.
     """
-
-    batch = EVALUATION_BATCH
-    """Samples of a batch of an evaluation."""
 
     def __init__(
         self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool

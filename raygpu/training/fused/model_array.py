@@ -25,7 +25,7 @@ from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.array_tiles import arrange
-from raygpu.planning.batches import batch_bounds, num_batches
+from raygpu.planning.batches import batch_bounds, evaluation_bounds, num_batches
 from raygpu.planning.scaling_laws import Affine
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
@@ -56,7 +56,7 @@ from raygpu.training.torch.models import (
 from raygpu.training.torch.python_state import hooked, sharing
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator
-from raygpu.training.torch.solo import evaluation_parts, prepare_torch
+from raygpu.training.torch.solo import prepare_torch
 
 DEFAULT_WIDTH = 64
 
@@ -228,7 +228,7 @@ class TorchArray:
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
         """Return means over the validation data for each row, computed as by `TorchSolo.evaluate`."""
         sums: dict[str, Accumulator] = {}
-        parts = list(evaluation_parts(self.data.num_validation))
+        parts = [slice(*bounds) for bounds in evaluation_bounds(self.data.num_validation)]
         for part, found in zip(parts, self._evaluated(tile, parts), strict=True):
             for name, values in found.items():
                 each = sums.setdefault(name, Accumulator(self.device, (tile.width,)))
@@ -276,7 +276,7 @@ class TorchArray:
         """
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
-        part = next(evaluation_parts(self.data.num_validation))
+        part = slice(*evaluation_bounds(self.data.num_validation)[0])
         next(self._evaluated(tile, [part]))
         return part.stop, self.data.num_validation
 

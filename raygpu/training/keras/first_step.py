@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Experiment, Splits
+from raygpu.planning.batches import EVALUATION_BATCH
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss
-from raygpu.training.keras.solo import EVALUATION_BATCH, RANDOM_STATE, KerasSolo, in_float32, no_gpu
+from raygpu.training.keras.solo import RANDOM_STATE, KerasSolo, in_float32, no_gpu
 
 DRAWING = {"Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"}
 DRAWING |= {"RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal"}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
-from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, epoch_order, evaluation_bounds
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
@@ -33,8 +33,6 @@ from raygpu.training.keras.reduction import Loss, value_parts
 
 WEIGHTS = "model.weights.h5"
 OPTIMIZER = "optimizer.npz"
-# Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
-EVALUATION_BATCH = 1024
 MIXED = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 """Keras' policies of mixed precision."""
 RANDOM_STATE = "seed_generator_state"
@@ -215,7 +213,7 @@ class KerasSolo:
         """
         sums: dict[str, Any] = {}
         count = min(self.num_validation, most or self.num_validation)
-        bounds = [(start, min(start + EVALUATION_BATCH, count)) for start in range(0, count, EVALUATION_BATCH)]
+        bounds = evaluation_bounds(count)
         self.validation_data.begin(1, (np.arange(*each) for each in bounds))
         try:
             for start, end in bounds:

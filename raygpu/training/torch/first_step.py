@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from raygpu.experiment import Experiment, Splits
+from raygpu.planning.batches import EVALUATION_BATCH
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.torch.experiment import forward, own_methods
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.solo import EVALUATION_BATCH, TorchSolo
+from raygpu.training.torch.solo import TorchSolo
 
 
 def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.planning.batches import batch_bounds, num_batches
+from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, evaluation_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
@@ -47,8 +47,6 @@ from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGrad
 from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
 
-# Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
-EVALUATION_BATCH = 1024
 FEW = 2
 """Number of samples of a step that is looked at."""
 
@@ -262,7 +260,7 @@ class TorchSolo:
     def _evaluated(self, most: int | None) -> dict[str, float]:
         sums: dict[str, Accumulator] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
-        parts = list(evaluation_parts(count))
+        parts = [slice(*bounds) for bounds in evaluation_bounds(count)]
         for part, (inputs, targets) in zip(parts, self.data.validation_batches(parts), strict=True):
             with self.autocast():
                 outputs = forward(self.model, inputs)
@@ -337,12 +335,6 @@ class TorchSolo:
             vars(self).pop(made, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def evaluation_parts(count: int) -> Iterator[slice]:
-    """Yield the batches of an evaluation over `count` samples."""
-    for start in range(0, count, EVALUATION_BATCH):
-        yield slice(start, min(start + EVALUATION_BATCH, count))
 
 
 def prepare_torch(settings: Settings, device: torch.device) -> Callable[[], AbstractContextManager[None]]:
