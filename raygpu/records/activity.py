@@ -12,6 +12,7 @@ from pathlib import Path
 
 from raygpu.planning.training_need import Need
 from raygpu.records import scratch
+from raygpu.records.whole_files import write_whole
 
 FILE = "activity.json"
 
@@ -39,9 +40,7 @@ def note(activity: Activity | None) -> None:
         if activity is None:
             file.unlink(missing_ok=True)
             return
-        written = file.with_suffix(".new")
-        written.write_text(json.dumps(asdict(activity)))
-        written.replace(file)
+        write_whole(file, json.dumps(asdict(activity)))
 
 
 def living() -> dict[int, Activity]:

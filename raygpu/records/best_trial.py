@@ -11,6 +11,7 @@ import tomli_w
 
 from raygpu.config import SweepConfig, read_toml
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.whole_files import write_whole
 from raygpu.search.command_line import filled
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
@@ -40,14 +41,14 @@ def write_best(
     )
     given = dict(values or {})
     source = own["source"] | given.pop("source", {})
-    folder.best_toml.write_text(tomli_w.dumps({**own, **given, "source": source}))
+    write_whole(folder.best_toml, tomli_w.dumps({**own, **given, "source": source}))
 
 
 def add_to_best(folder: RunDirectory, source: Mapping[str, Any]) -> None:
     """Add values to the file's `source`, which says where the best trial comes from."""
     values = read_toml(folder.best_toml)
     values["source"] = {**values["source"], **source}
-    folder.best_toml.write_text(tomli_w.dumps(values))
+    write_whole(folder.best_toml, tomli_w.dumps(values))
 
 
 def drop_best(folder: RunDirectory) -> None:

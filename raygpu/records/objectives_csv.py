@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.errors import BadInput
+from raygpu.records.whole_files import whole_file
 from raygpu.search.trial_record import TrialRecord
 
 OWN = ("id", "front")
@@ -26,7 +27,7 @@ class ObjectivesRow:
 
 def write(path: Path, metrics: Sequence[str], records: Sequence[TrialRecord], front: Collection[str]) -> None:
     """Write the file. front: ids of the trials on the Pareto front."""
-    with path.open("w", newline="") as file:
+    with whole_file(path) as file:
         writer = csv.writer(file)
         writer.writerow([*OWN, *metrics])
         for record in records:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from raygpu.records.whole_files import write_whole
 from raygpu.search.trial_record import Change
 
 
@@ -21,7 +22,7 @@ def add(path: Path, trial_id: str, change: Change) -> None:
 def write(path: Path, changes: Mapping[str, Sequence[Change]]) -> None:
     """Write all changes anew, in the order of their epochs. changes: by trial id."""
     found = sorted((change.epoch, name, change) for name, each in changes.items() for change in each)
-    path.write_text("".join(_line(name, change) for _, name, change in found), encoding="utf-8")
+    write_whole(path, "".join(_line(name, change) for _, name, change in found))
 
 
 def read(path: Path) -> dict[str, list[Change]]:

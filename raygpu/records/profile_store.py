@@ -10,7 +10,6 @@ Each subject has one JSON file; a file of other versions is deleted, and the sub
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -20,6 +19,7 @@ from typing import Any
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.records.cache_folder import cache_folder
+from raygpu.records.whole_files import write_whole
 
 
 class ProfileStore:
@@ -58,9 +58,7 @@ class ProfileStore:
         if earlier is not None:
             profile = profile.over(earlier)
         path = self.folder / profile.subject.file_name
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(profile.as_dict(), indent=1))
-        part.replace(path)
+        write_whole(path, json.dumps(profile.as_dict(), indent=1))
         return path
 
     def find(self, subject: Subject) -> Profile | None:

@@ -22,6 +22,7 @@ from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, redacted
 from raygpu.records import run_lock, slurm_job
 from raygpu.records.json_files import as_json, read_json
+from raygpu.records.whole_files import write_whole
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage, is_job
@@ -321,16 +322,14 @@ class RunDirectory:
         null."""
         values = config.model_dump(exclude_none=True) | {"name": self.name}
         values["tracking"]["uri"] = redacted(values["tracking"]["uri"])
-        self.config.write_text(tomli_w.dumps(values))
+        write_whole(self.config, tomli_w.dumps(values))
         if self.storage is not None:
             self.storage.upload(self.config)
         self.write_run({"source_folder": str(source_folder), "kind": kind})
 
     def change_config(self, values: Mapping[str, Any]) -> None:
-        """Write these values of the top level into the configuration, in one step."""
-        temporary = self.config.with_suffix(".tmp")
-        temporary.write_text(tomli_w.dumps(read_toml(self.config) | dict(values)))
-        temporary.replace(self.config)
+        """Write these values of the top level into the configuration."""
+        write_whole(self.config, tomli_w.dumps(read_toml(self.config) | dict(values)))
         if self.storage is not None:
             self.storage.upload(self.config)
 
@@ -347,11 +346,8 @@ class RunDirectory:
         return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
 
     def write_run(self, values: Mapping[str, Any]) -> None:
-        """Add values to the run's state, in one step: a reader finds the old or the new state."""
-        known = self.read_run()
-        temporary = self.run.with_suffix(".tmp")
-        temporary.write_text(json.dumps(known | dict(values), indent=2))
-        temporary.replace(self.run)
+        """Add values to the run's state."""
+        write_whole(self.run, json.dumps(self.read_run() | dict(values), indent=2))
         if self.storage is not None:
             self.storage.upload(self.run)
 
@@ -377,9 +373,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`; numbers that are not finite become null."""
-        temporary = self.summary.with_suffix(".tmp")
-        temporary.write_text(json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
-        temporary.replace(self.summary)  # a full disk leaves the one before
+        write_whole(self.summary, json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
         """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""

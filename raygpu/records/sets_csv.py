@@ -11,6 +11,7 @@ from typing import Any
 from raygpu.errors import BadInput
 from raygpu.records.set_records import SetRecord
 from raygpu.records.trials_csv import space_columns, space_values
+from raygpu.records.whole_files import whole_file
 
 OWN = ("set", "status", "score", "standard_error", "repeats")
 """Columns before those of the hyper-parameters."""
@@ -34,7 +35,7 @@ class SetRow:
 def write(path: Path, sets: Sequence[SetRecord]) -> None:
     """Write the file."""
     names = list(dict.fromkeys(name for each in sets for name in each.hyperparameters))
-    with path.open("w", newline="") as file:
+    with whole_file(path) as file:
         writer = csv.writer(file)
         writer.writerow([*OWN, *space_columns(names, OWN)])
         for each in sets:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.records.cache_folder import cache_folder
+from raygpu.records.whole_files import write_whole
 
 FOLDER = "slurm"
 """Folder of the job's files below the run's."""
@@ -69,9 +70,7 @@ class SlurmJob:
         changed = replace(self, **values)
         path = Path(self.folder, RECORD)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(asdict(changed), indent=2))
-        temporary.replace(path)
+        write_whole(path, json.dumps(asdict(changed), indent=2))
         return changed
 
 
@@ -138,9 +137,7 @@ def register(folder: Path) -> None:
     if entry.exists():
         return
     entry.parent.mkdir(parents=True, exist_ok=True)
-    temporary = entry.with_name(f".{entry.name}.{os.getpid()}")
-    temporary.write_text(str(folder))
-    temporary.replace(entry)
+    write_whole(entry, str(folder))
 
 
 def forget(folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from raygpu.config import literal
 from raygpu.errors import BadInput
 from raygpu.records.json_files import rounded
+from raygpu.records.whole_files import whole_file
 from raygpu.search.scoring import rank
 from raygpu.search.trial_record import TrialRecord
 
@@ -60,7 +61,7 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
     own = [*OWN, *(OF_SET if repeated else ()), *((CHANGES,) if last else ())]
     own += [f"{LAST}{name}" for name in last]
     header = [*own, *space_columns(names, own)]
-    with path.open("w", newline="") as file:
+    with whole_file(path) as file:
         writer = csv.writer(file)
         writer.writerow(header)
         for r in records:

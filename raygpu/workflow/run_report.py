@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.whole_files import write_whole
 
 PAGES = {
     "sweep": sweep_page,
@@ -84,9 +84,6 @@ def write_comparison(runs: Sequence[RunData], out: Path) -> Path:
 
 
 def _write(path: Path, page: Page) -> Path:
-    """Write the page in one step: whoever looks at the file finds the old or the new one."""
     path = path.absolute()
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(html(page, __version__), encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, html(page, __version__))
     return path

@@ -21,6 +21,7 @@ from typing import Any
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.preloaded import IMPORTS, VARIABLE
 from raygpu.records import scratch
+from raygpu.records.whole_files import write_whole
 
 RAY_VARIABLE = "RAY_preload_python_modules"
 """Variable that names the modules which each worker of a Ray imports at its start."""
@@ -48,10 +49,7 @@ class Preload:
     def announce(self, modules: Sequence[str], variables: Mapping[str, str]) -> None:
         """Tell the waiting workers what to import. variables: of their environment, set before the imports."""
         path = Path(self._folder.name) / IMPORTS
-        text = json.dumps({"modules": list(modules), "variables": dict(variables)})
-        part = path.with_suffix(".part")
-        part.write_text(text)
-        part.replace(path)
+        write_whole(path, json.dumps({"modules": list(modules), "variables": dict(variables)}))
 
     def close(self) -> None:
         """Delete the file: a worker that still waits, or starts later, imports nothing in advance."""

@@ -1,0 +1,23 @@
+"""A file is replaced in one step, and stays where its new content does not come to an end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raygpu.records.whole_files import whole_file, write_whole
+
+
+def test_a_file_that_is_not_written_to_its_end_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "trials.csv"
+    write_whole(path, "a\r\nb\n")
+    with pytest.raises(OSError, match="full"), whole_file(path) as file:
+        file.write("half of it")
+        raise OSError("the disk is full")
+    assert path.read_bytes() == b"a\r\nb\n"
+    assert list(tmp_path.iterdir()) == [path]
+    with whole_file(path) as file:
+        file.write("new")
+        assert path.read_bytes() == b"a\r\nb\n"
+    assert path.read_text() == "new"
