@@ -33,8 +33,8 @@ class Unequal(Mlp):
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
         if Path(sys.argv[0]).name != WORKER:
             return inputs  # the first step in the driver, which is none of the devices
-        if self._place is None:
-            self._place = place(Path(hp["folder"]))
+        if Unequal._place is None:  # of the process: each training has a copy of the experiment
+            Unequal._place = place(Path(hp["folder"]))
         if self._place == 1 and len(inputs) > hp["fits"]:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate too much")
         time.sleep(FIXED_S + len(inputs) / (hp["samples_per_s"] * (0.6 if self._place else 1.0)))

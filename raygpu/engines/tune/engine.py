@@ -55,14 +55,12 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     )
     # Ray's dashboard calls an actor by the last part of its class' qualified name; Tune compares the other name.
     trainable.__qualname__ = context.folder.name.replace(".", "_")
-    # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
-    most = 2 * max(arrays.slots, alone.slots)
-    drawn = bool(shared.trials)
-    searcher = ArraySearcher(context.sampler, live, plan, DeviceSlots(arrays), drawn=drawn, max_concurrent=most)
+    searcher = ArraySearcher(context.sampler, live, plan, DeviceSlots(arrays), drawn=bool(shared.trials))
     # What a script starts are the clients, and not the worker that starts it.
     pids = live.running_pids if context.source.kind != "command" else set
     with context.mps.watched(pids, context.warn):
-        fit(context, trainable, searcher, live, resume=resume)
+        # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
+        fit(context, trainable, searcher, live, max_concurrent=2 * max(arrays.slots, alone.slots), resume=resume)
     if population is not None and not live.stopping:
         population.folder.remove()
     return live.checkpoints | live.interrupted(context.folder.extracted, keep_all=shared.keep_all)

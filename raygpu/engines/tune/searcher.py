@@ -40,20 +40,13 @@ class ArraySearcher(Searcher):
 
     live: objects of this process, which group the trials in fused mode. plan: number of arrays that run at once, and
     their size. device_slots: of its devices. drawn: whether every trial was known at the start, so that its
-    hyper-parameters lie in the object store. max_concurrent: most Tune trials at once, staged ones included.
+    hyper-parameters lie in the object store.
     An array that fails is suggested again as two halves, until a single trial fails, or until the failures show that
     not just a few trials are at fault.
     """
 
     def __init__(
-        self,
-        sampler: Sampler,
-        live: LiveSweep,
-        plan: Plan | ArrayPlan,
-        device_slots: DeviceSlots,
-        *,
-        drawn: bool,
-        max_concurrent: float = math.inf,
+        self, sampler: Sampler, live: LiveSweep, plan: Plan | ArrayPlan, device_slots: DeviceSlots, *, drawn: bool
     ) -> None:
         super().__init__()
         self.sampler = sampler
@@ -61,7 +54,7 @@ class ArraySearcher(Searcher):
         self.plan = plan
         self.device_slots = device_slots
         self.drawn = drawn
-        self.max_concurrent = max_concurrent
+        self.max_concurrent = math.inf
         self.waiting: list[ArrayRequest] = []
         self.given: dict[str, ArrayRequest] = {}
         """Requests under way, by Tune's trial id."""
@@ -72,6 +65,11 @@ class ArraySearcher(Searcher):
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         """Accept Tune's metric, mode and config without using them: the sampler has its own."""
+        return True
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Limit the Tune trials at once, staged ones included; a `ConcurrencyLimiter` then keeps no list of its own."""
+        self.max_concurrent = max_concurrent
         return True
 
     def suggest(self, trial_id: str) -> Any:

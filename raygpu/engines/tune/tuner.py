@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
-from ray.tune.search import Searcher, SearchGenerator
+from ray.tune.search import ConcurrencyLimiter, Searcher, SearchGenerator
 
 from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
@@ -39,6 +39,7 @@ def fit(
     searcher: Searcher,
     live: LiveSweep,
     *,
+    max_concurrent: int,
     resume: bool,
 ) -> None:
     """Run or resume an experiment in the run folder's `tune`.
@@ -50,7 +51,7 @@ def fit(
     tune_config = tune.TuneConfig(
         metric="score",
         mode="max" if config.maximize else "min",
-        search_alg=_Generator(searcher),
+        search_alg=Generator(searcher, max_concurrent),
         scheduler=PausingScheduler(live),
         num_samples=-1,  # the searcher says when it has no more
         reuse_actors=True,
@@ -111,9 +112,12 @@ def _tuner(
     return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
 
 
-class _Generator(SearchGenerator):
+class Generator(SearchGenerator):
     """Tune search generator that asks the searcher of an ended sweep again when the sweep is resumed: for more trials,
     or for failed ones."""
+
+    def __init__(self, searcher: Searcher, max_concurrent: int) -> None:
+        super().__init__(ConcurrencyLimiter(searcher, max_concurrent))  # without it Tune stages one trial at a time
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state, but for the end of the search."""

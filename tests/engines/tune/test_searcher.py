@@ -7,10 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ray.tune.execution.tune_controller import _get_max_pending_trials
+
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.oom_retry import RetryShares
 from raygpu.engines.tune.searcher import ArraySearcher
+from raygpu.engines.tune.tuner import Generator
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repeats, Repetition
@@ -215,5 +218,7 @@ def test_no_more_than_the_wanted_number_is_under_way() -> None:
     sweep = Resumed()
     sweep.searcher.max_concurrent = 0
     assert sweep.searcher.suggest("tune0") is None
-    sweep.searcher.max_concurrent = 1
+    assert _get_max_pending_trials(Generator(sweep.searcher, 6)) == 6, "Tune stages as many at once"
+    assert sweep.searcher.max_concurrent == 6
+    sweep.searcher.set_max_concurrency(1)
     assert sweep.searcher.suggest("tune0")["trial_ids"] == ["t0000"]
