@@ -24,10 +24,8 @@ NEGATED = frozenset(["neg", "negative", "minus", "inverse", "inv"])
 
 def direction_of(metric: str) -> Direction | None:
     """Return "max" or "min" by the words in a metric's name, as validation/accuracy; None if they do not say it."""
-    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    words = set(re.split(r"[^a-z0-9]+", metric.lower().replace("inaccuracy", "error")))
     found = {direction for part, direction in PARTS.items() if any(part in word for word in words)}
-    if any("inaccuracy" in word for word in words):
-        found = {"min"}
     found |= {"min"} if words & set(MIN.split()) else set()
     found |= {"max"} if words & set(MAX.split()) else set()
     if len(found) != 1 or words & NEGATED:

@@ -25,7 +25,7 @@ from raygpu.config.sections import (
 def _listed(value: Any) -> str:
     """Check that whole numbers are given by commas, or auto. Raises ValueError."""
     words = [word.strip() for word in str(value).split(",")]
-    if value != "auto" and not all(word.isdecimal() and float(word) > 0 for word in words):
+    if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
         raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 4,8,12")
     return str(value)
 

@@ -109,23 +109,20 @@ class Parameter:
             return self.arguments
         return () if self.kind.endswith("randn") else self.arguments[:2]
 
-    def options(self) -> tuple[Any, ...] | None:
-        """Return every value of a parameter with finitely many; None for a continuous one."""
+    def options(self) -> Sequence[Any] | None:
+        """Return every value of a parameter with finitely many, which may be very many; None for a continuous one."""
         match self.kind:
             case "constant" | "choice" | "grid_search":
                 return self.arguments
             case "randint":
-                return tuple(range(*self.arguments))
+                return range(*self.arguments)
             case "qrandint":
                 low, high, step = self.arguments
-                return tuple(range(low, high + 1, step))
+                return range(low, high + 1, step)
         return None
 
     def may_be(self, values: Sequence[Any]) -> bool:
         """Return whether the parameter can have one of these values, as far as that is known."""
-        if self.kind in ("randint", "qrandint"):  # not listed: there may be very many
-            low, high, step = (*self.arguments, 1)[:3]
-            return any(value in range(low, high + (self.kind == "qrandint"), step) for value in values)
         options = self.options()
         return options is None or any(value in options for value in values)
 

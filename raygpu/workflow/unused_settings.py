@@ -39,11 +39,11 @@ def _of_the_script(config: SweepConfig, space: Space) -> list[str]:
 
 def _of_stopping(stopping: StoppingSection) -> Iterator[tuple[str, str]]:
     rule, patience = stopping.algorithm, stopping.patience is not None
+    why = "without stopping.algorithm" if rule == "none" else f'beside stopping.algorithm = "{rule}"'
     for name, rules in USED_BY.items():
         used = rule in rules or (name == "grace_epochs" and patience)
         if not used and _is_set(stopping, name):
-            others = f'stopping.algorithm = "{rule}"' if rule != "none" else "without stopping.algorithm"
-            yield f"stopping.{name}", f"beside {others}" if rule != "none" else others
+            yield f"stopping.{name}", why
     if not patience and _is_set(stopping, "min_delta"):
         yield "stopping.min_delta", "without stopping.patience"
 

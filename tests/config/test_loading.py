@@ -10,7 +10,7 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygpu.config import SweepConfig, TrainConfig, literal, load, read_toml, validated
+from raygpu.config import PackConfig, SweepConfig, TrainConfig, literal, load, read_toml, validated
 from raygpu.errors import BadInput
 
 TIMES = (st.datetimes() | st.times()).map(lambda moment: moment.replace(fold=0))
@@ -28,6 +28,11 @@ def test_a_hyperparameters_flag_keeps_the_dots_and_dashes_of_its_name() -> None:
     given = {"experiment": "m:f", "hyperparameters": {"net.lr": 0.1, "my-lr": 0.1}}
     flags = {"hyperparameters.net.lr": "0.2", "hyperparameters.my_lr": "0.3", "hyperparameters.new": "4"}
     assert load(None, flags, TrainConfig, given).hyperparameters == {"net.lr": 0.2, "my-lr": 0.3, "new": 4}
+
+
+def test_a_number_of_thousands_of_digits_gets_a_line() -> None:
+    with pytest.raises(BadInput, match=r"numbers: .*limit"):
+        validated({"experiment": "m:f", "space": {"x": 1}, "numbers": "9" * 5000}, PackConfig, "here")
 
 
 @pytest.mark.parametrize("values", [{"time_budget_s": float("inf")}, {"cluster": {"max_gpus": 1e-9}}])

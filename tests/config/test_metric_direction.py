@@ -29,6 +29,7 @@ hidden = 8
         ("eval_rmse", "min"),
         ("crossentropy", "min"),
         ("accuracy", "max"),
+        ("validation/inaccuracy", "min"),
         ("eval_accuracy", "max"),
         ("bleu-4", "max"),
         ("log_likelihood", "max"),

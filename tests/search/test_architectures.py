@@ -37,6 +37,7 @@ def test_a_nested_space_is_counted_layer_by_layer() -> None:
 
 def test_no_end_of_values() -> None:
     assert num_signatures(parse(NESTED), ("layers", "lr")) is None
+    assert num_signatures(parse({"width": {"randint": [0, 2**50]}}), ("width",)) is None, "they are not listed"
     large = parse({f"x{i}": {"randint": [0, 100]} for i in range(3)})
     assert num_signatures(large, ("x0", "x1", "x2")) is None
 

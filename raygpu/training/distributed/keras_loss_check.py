@@ -20,6 +20,7 @@ from raygpu.training.distributed.loss_check import (
     depends_on_others,
 )
 from raygpu.training.keras.data import ReadData, tensors
+from raygpu.training.keras.keras_private_api import all_layers
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import in_float32, initial_model, no_gpu
 
@@ -140,7 +141,7 @@ class KerasLossEvaluator:
 
 def batch_norms(model: Any) -> list[Any]:
     """Return a model's layers that normalise by the statistics of a batch."""
-    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer for layer in all_layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
 
 
 def _arrays(found: Any) -> list[np.ndarray]:

@@ -86,7 +86,7 @@ class TorchSharded(TorchParallel):
         if {"optimizer", "scheduler"} & {*own_methods(solo.experiment)}:
             made = make_optimizer(solo.experiment, solo.model, solo.hp, settings, len(self._bounds) * self.epochs)
             if isinstance(made, SeveralOptimizers):
-                raise ValueError(f"optimizer() returned several, and takes turns with whole models: {WITHOUT}")
+                raise ValueError(f"optimizer() returned several, which take turns with a whole model: {WITHOUT}")
             if isinstance(made, OwnOptimizer):
                 return ShardedOwnOptimizer.of(made, self._shards)
         return ShardedOptimizer(settings.in_epoch(1), self._shards)

@@ -1,8 +1,8 @@
 """Private API of Keras 3, all of it that raygpu uses; `test_keras_private_api.py` tells when it changes.
 
 Keras has no public way to share one seed generator between threads, to set an attribute without tracking it, to number
-names from the start, to carry an output's mask over, or to move a built layer's variable to another device. TensorFlow
-has none to read what its profiler has recorded.
+names from the start, to list the layers of a model at every depth, to carry an output's mask over, or to move a built
+layer's variable to another device. TensorFlow has none to read what its profiler has recorded.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ def names_from_the_start() -> Iterator[None]:
         yield
     finally:
         state.set_global_attribute(NAME_COUNTS, kept)
+
+
+def all_layers(model: Any) -> list[Any]:
+    """Return a model and all layers in it, at every depth, those in attributes of the user's own too."""
+    return list(model._flatten_layers())
 
 
 def mask_of(tensor: Any) -> Any:

@@ -103,3 +103,16 @@ def test_a_mask_is_carried_to_another_tensor() -> None:
     assert mask_of(outputs + 1) is None
     assert mask_of(with_mask(outputs + 1, mask_of(outputs))) is mask_of(outputs)
     assert mask_of(with_mask(outputs + 1, None)) is None
+
+
+def test_the_layers_of_a_model_are_listed_at_every_depth() -> None:
+    import keras
+
+    from raygpu.training.keras.keras_private_api import all_layers
+
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = [keras.Sequential([keras.layers.BatchNormalization(name="deep")])]
+
+    assert "deep" in [layer.name for layer in all_layers(Model())]
