@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from pyarrow.fs import LocalFileSystem
 from ray.train._internal import storage
+from ray.tune import registry
 from ray.tune.execution import class_cache, experiment_state
 from ray.tune.utils.serialization import TuneFunctionDecoder
 
@@ -57,16 +58,44 @@ def in_started_workers(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def snapshots_for_ends(every_s: float) -> Iterator[None]:
+def trainables_kept() -> Iterator[None]:
+    """Let Tune, meanwhile, keep a trainable's class: for each trial it asks Ray's head for it several times, and
+    unpickles it, with all that it refers to."""
+    trainables: Any = registry._global_registry
+    get, contains, register = trainables.get, trainables.contains, trainables.register
+    kept: dict[tuple[str, str], Any] = {}
+
+    def get_kept(category: str, key: str) -> Any:
+        """Return a registered value, unpickled once."""
+        if (category, key) not in kept:
+            kept[category, key] = get(category, key)
+        return kept[category, key]
+
+    def register_anew(category: str, key: str, value: Any) -> None:
+        """Register a value in place of any that is kept."""
+        register(category, key, value)
+        kept.pop((category, key), None)
+
+    trainables.get, trainables.register = get_kept, register_anew
+    trainables.contains = lambda category, key: (category, key) in kept or contains(category, key)
+    try:
+        yield
+    finally:
+        trainables.get, trainables.contains, trainables.register = get, contains, register
+
+
+@contextmanager
+def snapshots_for_ends(every_s: float, part: float) -> Iterator[None]:
     """Let the first checkpoint of a Tune trial, meanwhile, ask for a snapshot of the sweep's state at most this often.
 
     Tune takes a snapshot at each checkpoint, since that deletes the one before, to which the last snapshot may refer. A
-    first one deletes none; of trials that last milliseconds, snapshots would be most of the driver's time.
+    first one deletes none; of trials that last milliseconds, snapshots would be most of the driver's time. every_s:
+    least seconds between two snapshots. part: largest part of the time that they take; each has all trials so far.
     """
     manager: Any = experiment_state._ExperimentCheckpointManager
     note, sync = manager.on_trial_checkpoint, manager.sync_up_experiment_state
     with_checkpoint: set[str] = set()
-    wanted = False
+    wanted, took_s = False, 0.0
 
     def on_trial_checkpoint(self: Any, trial: Any) -> None:
         """Ask for a snapshot, at once or soon."""
@@ -81,10 +110,13 @@ def snapshots_for_ends(every_s: float) -> Iterator[None]:
 
     def sync_up_experiment_state(self: Any, save_fn: Any, force: bool = False, wait: bool = False) -> None:
         """Take a snapshot if one is due."""
-        nonlocal wanted
-        due = wanted and time.monotonic() - self._last_save_time >= every_s
+        nonlocal wanted, took_s
+        began, last = time.monotonic(), self._last_save_time
+        due = wanted and began - last >= max(every_s, took_s * (1 - part) / part)
         wanted = wanted and not due
         sync(self, save_fn, force=force or due, wait=wait)
+        if self._last_save_time != last:
+            took_s = self._last_save_time - began
 
     manager.on_trial_checkpoint, manager.sync_up_experiment_state = on_trial_checkpoint, sync_up_experiment_state
     try:

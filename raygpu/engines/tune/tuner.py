@@ -22,6 +22,7 @@ from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.engines.tune.tune_private_api import (
     in_started_workers,
     snapshots_for_ends,
+    trainables_kept,
     whole_snapshots,
     withhold_credentials,
 )
@@ -29,8 +30,10 @@ from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.storage import S3_SAID, StorageError
 
-SNAPSHOT_S = 1.0
-"""Seconds between two snapshots of a sweep's state: what ends in between runs again if the driver is killed then."""
+SNAPSHOT_S, SNAPSHOT_PART = 1.0, 0.1
+"""Least seconds between two snapshots of a sweep's state, and the most of the driver's time that they take.
+
+What ends in between runs again if the driver is killed then."""
 
 
 def fit(
@@ -83,7 +86,8 @@ def fit(
         handlers_kept(signal.SIGUSR1),
         checkpoints_first(live),
         started,
-        snapshots_for_ends(SNAPSHOT_S),
+        trainables_kept(),
+        snapshots_for_ends(SNAPSHOT_S, SNAPSHOT_PART),
         whole_snapshots(),
     ):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import pytest
 from pyarrow.fs import LocalFileSystem
 from ray.train._internal import storage
+from ray.tune import registry
 from ray.tune.execution import class_cache, experiment_state
 
+from raygpu.engines.tune import tune_private_api
 from raygpu.engines.tune.tune_private_api import (
     CREDENTIALS,
     STATE_FILES,
     in_started_workers,
     snapshots_for_ends,
+    trainables_kept,
     whole_snapshots,
     withhold_credentials,
 )
@@ -59,6 +63,27 @@ def test_tune_s_trials_begin_in_processes_that_wait_already(monkeypatch: pytest.
     assert variables() == before
 
 
+def test_a_trainable_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainables: Any = registry._Registry("tests")
+    monkeypatch.setattr(registry, "_global_registry", trainables)
+    monkeypatch.setattr(registry, "_has_rllib_trainable", lambda name: False)
+    asked: list[str] = []
+    monkeypatch.setattr(registry.pickle, "loads", lambda value: asked.append(value) or object())
+    monkeypatch.setattr(registry.pickle, "dumps_debug", lambda value: value)
+    trainables.register(registry.TRAINABLE_CLASS, "a", "first")
+    with trainables_kept():
+        first = registry.get_trainable_cls("a")
+        assert registry.get_trainable_cls("a") is first
+        assert asked == ["first"]
+        trainables.register(registry.TRAINABLE_CLASS, "a", "second")
+        assert registry.get_trainable_cls("a") is registry.get_trainable_cls("a") is not first
+        assert asked == ["first", "second"]
+        with pytest.raises(Exception, match="Unknown trainable: b"):
+            registry.validate_trainable("b")
+    registry.get_trainable_cls("a")
+    assert asked == ["first", "second", "second"], "Tune's own way again"
+
+
 class Saved(experiment_state._ExperimentCheckpointManager):
     """Counts the snapshots, in a folder of nothing."""
 
@@ -87,7 +112,7 @@ class Ended:
 
 def test_first_checkpoints_of_trials_ask_for_a_snapshot_now_and_then_and_later_ones_at_once() -> None:
     before = vars(experiment_state._ExperimentCheckpointManager).copy()
-    with snapshots_for_ends(30.0):
+    with snapshots_for_ends(30.0, 0.5):
         manager: Any = Saved()
         for name in ("a", "b", "c"):
             manager.on_trial_checkpoint(Ended(name))
@@ -101,6 +126,30 @@ def test_first_checkpoints_of_trials_ask_for_a_snapshot_now_and_then_and_later_o
     manager.on_trial_checkpoint(Ended("e"))
     assert manager.step() == 4, "Tune's own way again"
     assert vars(experiment_state._ExperimentCheckpointManager).copy() == before
+
+
+def test_snapshots_that_take_long_are_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 0.0
+    clock = SimpleNamespace(monotonic=lambda: moment)
+    for module in (tune_private_api, experiment_state):
+        monkeypatch.setattr(module, "time", clock)
+    manager: Any = Saved()
+    manager._last_save_time = moment
+
+    def save() -> None:
+        nonlocal moment
+        moment += 2.0
+
+    taken = [moment]
+    with snapshots_for_ends(1.0, 0.1):
+        for number in range(100):
+            moment += 1.0
+            manager.on_trial_checkpoint(Ended(str(number)))
+            manager.sync_up_experiment_state(save)
+            if manager._last_save_time != taken[-1]:
+                taken.append(manager._last_save_time)
+    assert taken[1] == 3.0
+    assert {after - before for before, after in pairwise(taken[1:])} == {20.0}
 
 
 class Synced(experiment_state._ExperimentCheckpointManager):
