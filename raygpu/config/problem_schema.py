@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,6 +19,7 @@ from raygpu.config.sections import (
     TrackingSection,
 )
 from raygpu.config.source import PICKLED
+from raygpu.config.written_values import Values
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
 
@@ -93,7 +94,7 @@ class TrialsConfig(ProblemConfig):
 
     profiles: str | None = None
     """The folder of kept profiles, and of compiled steps of arrays. Default: raygpu in the user's cache folder."""
-    space: dict[str, Any] = Field(default_factory=dict)
+    space: Values = Field(default_factory=dict)
     """The search space: a distribution or a constant for each hyper-parameter."""
     script: ScriptSection = ScriptSection()
     gpu: GpuSection = GpuSection()

@@ -20,6 +20,7 @@ from raygpu.config.sections import (
     Direction,
     Way,
 )
+from raygpu.config.written_values import Values
 
 
 def _listed(value: Any) -> str:
@@ -83,7 +84,7 @@ class PlaceConfig(ProblemConfig):
 
     COMMAND: ClassVar[str] = "place"
 
-    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    hyperparameters: Values = Field(default_factory=dict)
     """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
     placements: dict[Annotated[str, Field(pattern=NAME_PATTERN)], dict[str, Annotated[int, Field(ge=0)]]] = Field(
         default_factory=dict
@@ -135,7 +136,7 @@ class TrainConfig(StoredConfig):
 
     COMMAND: ClassVar[str] = "train"
 
-    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    hyperparameters: Values = Field(default_factory=dict)
     """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
     changes: list[dict[str, Any]] = Field(default_factory=list)
     """Values that hyper-parameters have from an epoch on, [[changes]] epoch = 5, lr = 0.02; written by a sweep with a

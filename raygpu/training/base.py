@@ -194,7 +194,7 @@ def scores(loss: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(metrics, Mapping):
         raise TypeError(f"metrics() returned {type(metrics).__name__}; a dict is wanted, as {{'accuracy': 0.9}}")
     for name, value in metrics.items():
-        if value is None or isinstance(value, str | bytes):
+        if value is None or isinstance(value, str | bytes | Mapping | list | tuple):
             raise TypeError(f"metrics() returned {value!r} as {name!r}; a number is wanted")
     if LOSS in metrics:
         raise ValueError(f"metrics() returned {LOSS!r}, the name of what loss() returns: give the metric another name")

@@ -6,7 +6,7 @@ Each training reads them once, when it is made; a production training scales the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,19 @@ ROUNDING = 1e-9
 """Share of `step_epochs` by which a step may miss a drop: 3 epochs of 0.1 are a little less than 0.3."""
 READ_BY_RAYGPU = frozenset({"batch_size", "micro_batch_size", "optimizer"})
 """Hyper-parameters that shape every program, beside those that its model reads."""
+IN_EVERY_STEP = frozenset({"batch_size", "micro_batch_size", "clip_norm", "ema_decay"})
+"""Hyper-parameters that raygpu applies whatever the optimizer is, an experiment's own one among them."""
+OF_OPTIMIZER = {"sgd": ("momentum", "nesterov"), "adam": ("betas", "eps"), "adamw": ("betas", "eps")}
+OF_SCHEDULE = {"step": ("step_epochs", "gamma")}
+
+
+def names_with_effect(optimizers: Iterable[str], schedules: Iterable[str]) -> frozenset[str]:
+    """Return the hyper-parameters that raygpu's own optimizer uses, by the optimizers and schedules that trials may
+    name."""
+    found = {"optimizer", "lr", "weight_decay", "schedule", "warmup_epochs", *IN_EVERY_STEP}
+    for names, by_value in ((optimizers, OF_OPTIMIZER), (schedules, OF_SCHEDULE)):
+        found.update(*(by_value.get(name, ()) for name in names))
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,10 +127,10 @@ def _tried(
     from raygpu.training.torch.checkpoint_check import check_checkpoint
     from raygpu.training.torch.first_step import first_result
 
-    result, read = first_result(code, few, hp)
+    result, read, ignored = first_result(code, few, hp)
     checked = check_checkpoint(code, few, hp)
     lost = [line for line in (checked.scores, checked.going_on) if line is not None][:1]
-    return result.metrics, read, tuple(lost), checked.lost_metrics
+    return result.metrics, read, (*ignored, *lost), checked.lost_metrics
 
 
 def _few(splits: Splits, count: int) -> Splits:
@@ -164,20 +164,30 @@ def _rows(inputs: Arrays, targets: Arrays, count: int) -> list[int]:
 
 
 def _forms(arrays: Arrays, whole: tuple[str, ...]) -> list[str | None]:
-    """Return the number types that arrays may be converted to; None leaves them as they are.
+    """Return the number types that arrays may be converted to, floating-point numbers alone where there are any; None
+    leaves them as they are.
 
     whole: the types for whole numbers.
     """
-    types = {array.dtype for array in named(arrays).values()}
+    types = {array.dtype for array in _changed(arrays)}
     kinds = {each.kind for each in types}
     forms = ("float32",) if kinds == {"f"} else whole if kinds <= set("biu") else ()
-    return [None, *(form for form in forms if types != {np.dtype(form)})]
+    found = [None, *(form for form in forms if types != {np.dtype(form)})]
+    # Most losses take class labels in any whole type alone, and in int64 in an array of models, too.
+    is_labels = "int64" in found and class_labels(arrays) is not None and types == {np.dtype("uint8")}
+    return [found[1], None, *found[2:]] if is_labels else found
+
+
+def _changed(arrays: Arrays) -> list[Any]:
+    """Return the arrays whose number type a conversion changes: of floating-point numbers, if there are any."""
+    every = list(named(arrays).values())
+    return [array for array in every if array.dtype.kind == "f"] or every
 
 
 def _are_floats(splits: Splits, inputs: str | None, targets: str | None) -> bool:
     """Return whether a conversion changes floating-point numbers alone."""
     parts = ((splits.train_inputs, inputs), (splits.train_targets, targets))
-    return all(array.dtype.kind == "f" for arrays, form in parts if form for array in named(arrays).values())
+    return all(array.dtype.kind == "f" for arrays, form in parts if form for array in _changed(arrays))
 
 
 def _converted(splits: Splits, inputs: str | None, targets: str | None) -> Splits:
@@ -190,16 +200,17 @@ def _converted(splits: Splits, inputs: str | None, targets: str | None) -> Split
 def _cast(arrays: Any, form: str | None) -> Any:
     if form is None or arrays is None:
         return arrays
-    if isinstance(arrays, Mapping):
-        return {name: array.astype(form, copy=False) for name, array in arrays.items()}
-    return arrays.astype(form, copy=False)
+    if not isinstance(arrays, Mapping):
+        return arrays.astype(form, copy=False)
+    changed = {id(array) for array in _changed(arrays)}
+    return {name: array.astype(form, copy=False) if id(array) in changed else array for name, array in arrays.items()}
 
 
 def _note(part: str, arrays: Arrays, form: str | None) -> list[str]:
     if form is None:
         return []
-    types = ", ".join(dict.fromkeys(str(array.dtype) for array in named(arrays).values()))
-    return [f"data: the {part} are {types}, which the model does not take; converted to {form}"]
+    types = ", ".join(dict.fromkeys(str(array.dtype) for array in _changed(arrays)))
+    return [f"data: the {part} are {types}; converted to {form}, which the model takes"]
 
 
 def _not_finite(splits: Splits) -> list[str]:

@@ -8,11 +8,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from raygpu.errors import BadInput
-from raygpu.experiment import (
-    ALL_NAMES,
-)
+from raygpu.experiment import ALL_NAMES, Experiment
 from raygpu.search.space import Space, listed
-from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.hyperparameters import IN_EVERY_STEP, OptimizerSettings, names_with_effect
+from raygpu.training.torch.experiment import overrides
 
 ALMOST = 0.85
 """Similarity of two names, 0 to 1, above which one counts as the other misspelt."""
@@ -35,14 +34,30 @@ def require_known_values(space: Space) -> None:
         raise BadInput(faults)
 
 
+def used_by_raygpu(code: Experiment, kind: str, given: Mapping[str, Any], space: Space | None) -> frozenset[str]:
+    """Return the hyper-parameters that raygpu itself uses in an experiment's trainings.
+
+    kind: the experiment's framework. given: the hyper-parameters of a training. space: of a sweep, which has other ones.
+    """
+    if kind == "torch" and overrides(code, "optimizer"):
+        return IN_EVERY_STEP
+    drawn = {} if space is None else {each.name: each.options() or () for each in space.parameters}
+    defaults = OptimizerSettings()
+    names = [
+        [value for value in drawn.get(name, [given.get(name, default)]) if isinstance(value, str)]
+        for name, default in (("optimizer", defaults.optimizer), ("schedule", defaults.schedule))
+    ]
+    return names_with_effect(*names)
+
+
 def misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
     """Return a line for each hyper-parameter that resembles one that is missing.
 
-    given: all hyper-parameters there are. hp: those of the first step. read: the names that it read.
+    given: all hyper-parameters there are. hp: those of the first step. read: the names that it or raygpu reads.
     """
     if ALL_NAMES in read:
         return []
-    wanted = _known(read)
+    wanted = {*(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
     near = {
         name: [ALIASES[name]]
         if name in ALIASES and ALIASES[name] not in given
@@ -57,11 +72,6 @@ def misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[s
 
 
 def unread(hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
-    """Return a line on the hyper-parameters that a first step did not read, if there are any."""
-    names = sorted(set(hp) - _known(read)) if ALL_NAMES not in read else []
+    """Return a line on the hyper-parameters that neither a first step nor raygpu reads, if there are any."""
+    names = sorted(set(hp).difference(read)) if ALL_NAMES not in read else []
     return [f"a first step does not read {', '.join(names)}: what nothing reads changes nothing"] if names else []
-
-
-def _known(read: Collection[str]) -> set[str]:
-    """Return the names that raygpu or the experiment reads."""
-    return {*(each.name for each in dataclasses.fields(OptimizerSettings)), *read}

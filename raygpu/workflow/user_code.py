@@ -32,7 +32,7 @@ from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines
 from raygpu.training.folds import Folds
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
-from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread
+from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread, used_by_raygpu
 from raygpu.workflow.set_by_data import SetByData
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
@@ -224,7 +224,8 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
             continue
         metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
         _require_kept_score(step, metric, registers=False)
-        found = misspelt(config.space, values, step.read) or unread(values, step.read)
+        read = step.read | used_by_raygpu(code, source.kind, values, prepared.space)
+        found = misspelt(config.space, values, read) or unread(values, read)
         near = [f"space: {line}" for line in found]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
         return step.splits, [*step.notes, *near, *lines]
@@ -267,9 +268,11 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     step = tried_step(config, source, code, config.hyperparameters)
     metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
     _require_kept_score(step, metric, registers=config.registered_name is not None)
-    lines = misspelt(config.hyperparameters, config.hyperparameters, step.read)
+    values = config.hyperparameters
+    lines = misspelt(values, values, step.read)
     if lines and not config.source:  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
+    lines = lines or unread(values, step.read | used_by_raygpu(code, source.kind, values, None))
     notes = [*step.notes, *(f"hyperparameters: {line}" for line in lines)]
     searched = part_of(config, step.splits, config.hyperparameters)
     notes += cut_lines(step.splits, searched)

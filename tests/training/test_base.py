@@ -33,6 +33,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, r"metrics\(\) returned NoneType; a dict is wanted"),
         ({"accuracy": "good"}, r"metrics\(\) returned 'good' as 'accuracy'; a number is wanted"),
         ({"accuracy": None}, r"metrics\(\) returned None as 'accuracy'; a number is wanted"),
+        ({"f1": {"cat": 0.5}}, r"metrics\(\) returned {'cat': 0.5} as 'f1'; a number is wanted"),
     ],
     ids=str,
 )

@@ -54,6 +54,30 @@ class TorchShortLabels(Torch):
     targets = LABELS.astype(np.int32)
 
 
+class TorchByteLabels(Torch):
+    targets = LABELS.astype(np.uint8)
+
+
+class TorchColumns(Torch):
+    """Doubles beside the numbers of categories, as a data frame's columns are."""
+
+    def data(self) -> Splits:
+        return Splits.of({"numbers": PIXELS.astype(np.float64), "kind": LABELS}, self.targets)
+
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.kinds, self.linear = nn.Embedding(2, 2), nn.Linear(8, 2)
+
+            def forward(self, numbers: Any, kind: Any) -> Any:
+                return self.linear(numbers) + self.kinds(kind)
+
+        return Model()
+
+
 class TorchBinary(Torch):
     """Class indices for a loss that wants numbers."""
 
@@ -252,6 +276,7 @@ def test_a_fault_of_the_experiment_is_told_before_anything_starts(
         ("TorchDoubles", "inputs", "float64", "float32"),
         ("TorchBytes", "inputs", "uint8", "float32"),
         ("TorchShortLabels", "targets", "int32", "int64"),
+        ("TorchByteLabels", "targets", "uint8", "int64"),
         ("TorchBinary", "targets", "int64", "float32"),
     ],
 )
@@ -259,11 +284,20 @@ def test_number_types_are_converted_with_a_note(
     tried: Callable[..., Problem], name: str, part: str, before: str, after: str
 ) -> None:
     found = tried(name)
-    lines = [f"data: the {part} are {before}, which the model does not take; converted to {after}"]
+    lines = [f"data: the {part} are {before}; converted to {after}, which the model takes"]
     assert found.notes == lines
     assert found.splits is not None
     for which in ("train", "validation"):
         assert getattr(found.splits, f"{which}_{part}").dtype == after
+
+
+def test_doubles_beside_whole_numbers_are_converted_alone(tried: Callable[..., Problem]) -> None:
+    found = tried("TorchColumns")
+    assert found.notes == ["data: the inputs are float64; converted to float32, which the model takes"]
+    assert found.splits is not None
+    for inputs in (found.splits.train_inputs, found.splits.validation_inputs):
+        assert isinstance(inputs, dict)
+        assert {name: array.dtype for name, array in inputs.items()} == {"numbers": np.float32, "kind": np.int64}
 
 
 @pytest.mark.parametrize("name", ["Torch", "TorchWholeBatches", "Keras"])
@@ -312,6 +346,36 @@ def test_a_list_that_was_meant_as_a_choice_is_told(tried: Callable[..., Problem]
 )
 def test_a_name_that_nothing_reads_is_told(tried: Callable[..., Problem], name: str, line: str) -> None:
     assert tried("Torch", {name: {"uniform": [0, 1]}}).notes == [f"space: {line}"]
+
+
+class TorchOwnOptimizer(Torch):
+    def optimizer(self, model: Any, hp: Any) -> Any:
+        import torch
+
+        return torch.optim.AdamW(model.parameters(), lr=hp["lr"])
+
+
+UNREAD = "space: a first step does not read {}: what nothing reads changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "names"),
+    [
+        ("Torch", {"momentum": 0.9, "nesterov": True}, None),
+        ("Torch", {"optimizer": "adam", "momentum": 0.9}, "momentum"),
+        ("Torch", {"optimizer": {"choice": ["adam", "sgd"]}, "momentum": 0.9, "betas": [0.9, 0.99]}, None),
+        ("Torch", {"betas": [0.9, 0.99], "eps": 1e-6}, "betas, eps"),
+        ("Torch", {"gamma": 0.5, "schedule": "cosine"}, "gamma"),
+        ("Torch", {"gamma": 0.5, "schedule": {"choice": ["cosine", "step"]}}, None),
+        ("TorchOwnOptimizer", {"lr": 0.1, "weight_decay": 0.1, "schedule": "cosine"}, "schedule, weight_decay"),
+        ("TorchOwnOptimizer", {"lr": 0.1, "batch_size": 64, "clip_norm": 1.0}, None),
+        ("Keras", {"optimizer": "adam", "momentum": 0.9}, "momentum"),
+    ],
+)
+def test_a_setting_without_effect_is_told(
+    tried: Callable[..., Problem], name: str, space: dict[str, Any], names: str | None
+) -> None:
+    assert tried(name, space).notes == ([] if names is None else [UNREAD.format(names)])
 
 
 def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:

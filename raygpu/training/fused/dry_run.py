@@ -6,7 +6,6 @@ import math
 import random
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import NotAsAlone, Settings, build_model
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
+from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loops
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.modes import torch_modes_kept
 from raygpu.training.torch.comparison import first_difference
@@ -264,14 +263,11 @@ def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -
     ):
         return "it draws Python's or NumPy's random numbers, which all members of an array would have in common"
     array = _array(experiment, splits, trials, _settings("float32"), dtype)
-    with warnings.catch_warnings(record=True) as caught, CodeWatch() as watch:
-        warnings.simplefilter("always")
+    with slow_loops() as loops, CodeWatch() as watch:
         epochs = [array.run_epoch() for _ in range(NUM_EPOCHS)]
-    for warning in caught:
-        if "batching rule" in str(warning.message):
-            return slow_loop(str(warning.message))
-    if watch.reasons:
-        return watch.reasons[0]
+    for reasons in (loops, watch.reasons):
+        if reasons:
+            return reasons[0]
     for member, alone in zip(array.trials, [*expected, *expected], strict=True):
         values, wanted = dict(unaveraged(array.member_state(member.trial_id))), dict(alone.state)
         for fused, result in zip(epochs, alone.results, strict=True):

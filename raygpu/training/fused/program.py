@@ -23,6 +23,7 @@ from raygpu.training.fused.loss_scales import scaled
 from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.random_inputs import RandomInputs, traced
+from raygpu.training.fused.refusal import slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
 from raygpu.training.torch.data import Tensors, copied
 from raygpu.training.torch.experiment import training_loss
@@ -76,7 +77,8 @@ class Program:
         self.model = model.to(device)
         self._step = _TrainingStep(experiment, self.model, hp)
         torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
-        self._metrics_are_fused = True
+        self._metrics_are_fused: bool | None = None
+        """Whether vmap computes metrics; None before the first evaluation."""
         self._compiled: dict[tuple[int, int], Step] = {}
         """Compiled steps by a tile's width and its batch size."""
         self._random_inputs: dict[tuple[int, int], RandomInputs] = {}
@@ -262,10 +264,15 @@ class Program:
         state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.optimizer_state)}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
         with self.context(), sdpa_kernel(SDPBackend.MATH), streams:
-            if self._metrics_are_fused:
+            if self._metrics_are_fused is not False:
                 before = tile.streams.state() if tile.streams else []
                 try:
-                    return self._evaluated(state, copied(inputs), copied(targets), own=own)
+                    if self._metrics_are_fused:
+                        return self._evaluated(state, copied(inputs), copied(targets), own=own)
+                    with slow_loops() as found:
+                        values = self._evaluated(state, copied(inputs), copied(targets), own=own)
+                    self._metrics_are_fused = not found
+                    return values
                 except torch.OutOfMemoryError:
                     raise
                 except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other

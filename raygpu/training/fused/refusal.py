@@ -6,6 +6,9 @@ import contextlib
 import inspect
 import re
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -48,6 +51,7 @@ KNOWN = {
     "doesn't have storage": "a tensor is turned into a NumPy array or a pointer",
     "does not require grad and does not": "a gradient is taken by torch.autograd.grad: in an array by torch.func.grad",
     "requires_grad_()": "requires_grad_() in a step: in an array gradients are taken by torch.func.grad",
+    "may have escaped from inside": "a step computes again what it has computed (torch.utils.checkpoint), or keeps it",
     "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
 }
 """Parts of torch's messages, each with its meaning for an array."""
@@ -59,10 +63,20 @@ def refusal(error: BaseException) -> str:
     return _reason(error) + (f", in {place}" if place else "")
 
 
-def slow_loop(warning: str) -> str:
-    """Return the reason in vmap's warning of a missing batching rule."""
-    found = OPERATOR.search(warning)
-    return f"{found.group(0) if found else 'an operator'} runs as a slow loop under vmap"
+@contextmanager
+def slow_loops() -> Iterator[list[str]]:
+    """Collect a line for each operator that runs as a slow loop meanwhile, by vmap's warnings; others are issued again
+    at the end."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield found
+    for warning in caught:
+        if "batching rule" in str(warning.message):
+            operator = OPERATOR.search(str(warning.message))
+            found.append(f"{operator.group(0) if operator else 'an operator'} runs as a slow loop under vmap")
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _reason(error: BaseException) -> str:

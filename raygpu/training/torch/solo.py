@@ -81,7 +81,7 @@ class TorchSolo:
         self.loss_scale = LossScale(self.device, enabled=settings.scales_loss)
         self.data = training_data(splits, self.device, dtype, [trial], settings.threads)
         self.samples_per_epoch = self.data.samples_per_epoch
-        self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
+        self.optimizer_settings = optimizer_settings or OptimizerSettings.of(trial.hyperparameters)
         self.batch_size = min(self.optimizer_settings.batch_size, self.samples_per_epoch)
         self.steps_per_epoch = num_batches(self.samples_per_epoch, self.batch_size)
         self.model = self._on_device(cast_model(initial_model(experiment, self.hp, trial.seed), dtype))

@@ -78,6 +78,41 @@ def test_numbers_that_are_not_finite_are_read_and_other_text_is_a_fault() -> Non
     assert taken({"loss": r"loss=(\d+)?"}, "loss=", "loss=3") == [{"loss": 3.0}]
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "Average loss: ([0-9.]+)",
+        r"loss.*?([0-9.]+)",
+        r"(?:loss|cost): (-?[0-9]+\.?[0-9]*)",
+        r"loss: ((?:[0-9]+\.)?[0-9]+), Acc",
+        r"\(average\) [(]loss: ([0-9.]+)",
+    ],
+)
+def test_the_whole_number_is_read_where_an_expression_finds_its_digits(expression: str) -> None:
+    numbers = ("0.25", "5.3e-05", "1e-3", "2E+4", "-0.31", "-2e-5", "nan", "NaN", "inf", "-inf", "Infinity")
+    for text in numbers:
+        line = f"[3/9] (average) (loss: {text}, Acc 97.5%"
+        if expression.startswith("Average"):
+            line = f"Test set: Average loss: {text}"
+        elif "*?" in expression:
+            line = f"loss: {text}"
+        [value] = PrintedMetrics({"loss": expression}).take(line).values()
+        assert value == float(text) or (math.isnan(value) and math.isnan(float(text))), line
+
+
+def test_an_expression_that_takes_whole_numbers_or_words_alone_is_left_as_it_is() -> None:
+    assert PrintedMetrics({"loss": r"step [0-9]0: ([0-9]+)$"}).take("step 10: 0.5") == {}
+    assert PrintedMetrics({"loss": r"(?P<mark>loss|cost) ([0-9.]+)"}).expressions["loss"].groups == 2
+    assert PrintedMetrics({"loss": r"^([0-9.]+),"}).take("0.5,0.7") == {"loss": 0.5}
+    assert PrintedMetrics({"loss": r"x-([0-9.]+)"}).take("x-0.5") == {"loss": 0.5}
+    assert PrintedMetrics({"loss": r"on 2026-11-([0-9.]+)"}).take("on 2026-11-26") == {"loss": 26.0}
+
+
+def test_thousands_in_a_number_are_a_fault() -> None:
+    with pytest.raises(ValueError, match=r"found '1,234', which is no number, in the line 'loss: 1,234\.5'"):
+        PrintedMetrics({"loss": "loss: ([0-9.]+)"}).take("loss: 1,234.5")
+
+
 def test_a_scripts_lines_on_both_streams_are_searched(script: Make, tmp_path: Path) -> None:
     body = (
         "import sys, time\n"

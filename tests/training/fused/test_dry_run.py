@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from raygpu.experiment import Splits
 from raygpu.training.base import Settings
@@ -68,7 +69,20 @@ class HostMetrics(Of):
         return {"accuracy": float(np.mean(outputs.argmax(-1).numpy() == targets.numpy()))}
 
 
-@pytest.mark.parametrize("kind", [NoisyInputs, HostMetrics])
+class SlowMetrics(Of):
+    """Metrics that vmap would compute in a slow loop, or not at all."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        counts = torch.bincount(outputs.argmax(-1), minlength=10)
+        return {"ninth": outputs.flatten().quantile(0.9), "classes": (counts > 0).float().sum()}
+
+
+class SlowQuantile(Of):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"ninth": outputs.flatten().quantile(0.9)}
+
+
+@pytest.mark.parametrize("kind", [NoisyInputs, HostMetrics, SlowMetrics, SlowQuantile])
 def test_augmentation_and_metrics_on_the_host_are_no_obstacle(kind: type[Of]) -> None:
     assert why(kind(lambda hp: Head())) is None
 
@@ -108,6 +122,11 @@ class Doubled(torch.autograd.Function):
         return 2 * gradient
 
 
+class Checkpointed(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(torch.tanh, x, use_reentrant=False)
+
+
 class OwnFunction(Head):
     def inside(self, x: torch.Tensor) -> torch.Tensor:
         return Doubled.apply(x)
@@ -128,8 +147,9 @@ def averaging(hp: Mapping[str, Any]) -> nn.Module:
         (lambda hp: Masked(), "boolean-mask indexing.*in Masked.inside"),
         (averaging, r"BatchNorm|item\(\)|number|data-dependent"),
         (lambda hp: OwnFunction(), r"autograd\.Function|setup_context|generate_vmap_rule"),
+        (lambda hp: Checkpointed(), r"computes again what it has computed \(torch\.utils\.checkpoint\)"),
     ],
-    ids=["lstm", "gru", "weight-norm", "if", "item", "mask", "batchnorm-momentum", "own-function"],
+    ids=["lstm", "gru", "weight-norm", "if", "item", "mask", "batchnorm-momentum", "own-function", "checkpoint"],
 )
 def test_obstacles_name_their_cause(make: Make, cause: str) -> None:
     text = reason(Of(make))

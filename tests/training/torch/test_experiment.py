@@ -56,7 +56,7 @@ def test_a_hyperparameter_of_the_step_is_part_of_the_signature() -> None:
 
 
 def test_a_hyperparameter_of_the_step_counts_as_read() -> None:
-    _, read = first_result(SmoothedMlp(), few().first(8), {**HP, "smoothing": 0.1})
+    _, read, _ = first_result(SmoothedMlp(), few().first(8), {**HP, "smoothing": 0.1})
     assert "smoothing" in read
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, poisson_nll_loss
 
 from raygpu import Splits, TorchExperiment
 from raygpu.training.torch.first_step import first_result
@@ -50,12 +51,144 @@ class EachWithEach(Regression):
         return (outputs - targets).square().mean()
 
 
-@pytest.mark.parametrize("kind", [Regression, Noisy, Missing])
+class Squeezed(Regression):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return mse_loss(outputs.squeeze(-1), targets)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"mae": (outputs[:, 0] - targets).abs().mean(), "bias": outputs.mean() - targets.mean()}
+
+
+class Binary(Regression):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return binary_cross_entropy_with_logits(outputs.squeeze(1), (targets > 0).float())
+
+
+class SquaredSum(Squeezed):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return (outputs - targets).square().sum()
+
+
+class WrongMetric(Squeezed):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"rmse": (outputs - targets).square().mean().sqrt()}
+
+
+class WrongStep(Squeezed):
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        return (model(inputs) - targets).square().mean()
+
+
+class WholeTargets(Squeezed):
+    def data(self) -> Splits:
+        counts = np.arange(len(X)) % 5
+        return Splits(X, counts, X[:8], counts[:8])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return poisson_nll_loss(outputs, targets)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {}
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"first": self.first(inputs), "second": self.second(inputs)}
+
+
+class SeveralTargets(Squeezed):
+    def data(self) -> Splits:
+        targets = {"first": X[:, 0], "second": X[:, 1]}
+        return Splits(X, targets, X[:8], {name: each[:8] for name, each in targets.items()})
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Pair()
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return sum((outputs[name] - targets[name]).square().mean() for name in targets)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("kind", [Regression, Noisy, Missing, Squeezed, Binary])
 def test_losses_that_compare_sample_by_sample(kind: type[Regression]) -> None:
-    result, _ = first_result(kind(), kind().data(), {})
+    result, *_ = first_result(kind(), kind().data(), {})
     assert "train/loss" in result.metrics
 
 
-def test_a_loss_that_compares_each_with_each_is_refused() -> None:
-    with pytest.raises(ValueError, match="compares each with each"):
-        first_result(EachWithEach(), EachWithEach().data(), {})
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (EachWithEach, r"loss\(\)"),
+        (SquaredSum, r"loss\(\)"),
+        (WholeTargets, r"loss\(\)"),
+        (SeveralTargets, r"loss\(\)"),
+        (WrongMetric, r"metrics\(\), rmse"),
+        (WrongStep, r"training_step\(\)"),
+    ],
+)
+def test_what_compares_each_with_each_is_refused(kind: type[Regression], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} gets outputs \(8, 1\) and targets \(8,\), and compares each"):
+        first_result(kind(), kind().data(), {})
+
+
+class Counted:
+    """The mean of all values so far, as a metric object's `update` and `compute`."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        self.values.append(values)
+        return torch.cat(self.values).mean()
+
+
+class AddsUp(Squeezed):
+    def __init__(self) -> None:
+        self.mean = Counted()
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"mae": self.mean((outputs[:, 0] - targets).abs())}
+
+
+def test_a_metric_that_adds_up_what_it_has_seen_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mae of the same samples is .* once others were evaluated: it adds up"):
+        first_result(AddsUp(), AddsUp().data(), {})
+
+
+class OwnParameter(Squeezed):
+    """Weighs its loss by a number that is to be learned."""
+
+    def __init__(self) -> None:
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs, targets) * self.weight.exp()
+
+
+class OwnModule(Squeezed):
+    """Compares what another network says of outputs and targets."""
+
+    def __init__(self) -> None:
+        self.features = nn.Linear(1, 3)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return mse_loss(self.features(outputs), self.features(targets.reshape(-1, 1)))
+
+
+def test_a_parameter_outside_the_model_is_refused_and_a_module_told() -> None:
+    with pytest.raises(ValueError, match=r"self\.weight gets a gradient and is no part of the model.*what model\(hp\)"):
+        first_result(OwnParameter(), OwnParameter().data(), {})
+    frozen = OwnParameter()
+    frozen.weight.requires_grad = False
+    assert first_result(frozen, frozen.data(), {})[2] == []
+    [line] = first_result(OwnModule(), OwnModule().data(), {})[2]
+    assert line.startswith("self.features gets a gradient and is no part of the model, so that no optimizer changes it")
+    frozen_module = OwnModule()
+    frozen_module.features.requires_grad_(False)
+    assert first_result(frozen_module, frozen_module.data(), {})[2] == []

@@ -210,7 +210,7 @@ def test_what_the_first_step_refuses(experiment: type[Mlp], line: str) -> None:
 def test_its_hyperparameters_count_as_read(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
         monkeypatch.setattr("raygpu.training.base.LARGE", 1)
-    _, read = first_result(Own(), few().first(8), HP)
+    _, read, _ = first_result(Own(), few().first(8), HP)
     assert {"rate", "alpha"} <= read
 
 

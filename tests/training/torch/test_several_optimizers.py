@@ -328,7 +328,7 @@ def test_a_fault_is_a_line_before_anything_starts(kind: type[Gan], hp: dict[str,
 
 
 def test_the_first_step_reads_and_tells_what_a_training_does() -> None:
-    result, names = first_result(Gan(), few(), HP)
+    result, names, _ = first_result(Gan(), few(), HP)
     assert {"train/generator_loss", "train/discriminator_loss", "validation/real"} <= {*result.metrics}
     assert "lr" in names
 
