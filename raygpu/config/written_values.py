@@ -13,16 +13,19 @@ WRITTEN = str | int | float | datetime.date | datetime.time
 """Types of TOML's values, beside lists and tables; bool is an int, and datetime a date."""
 
 
-def as_written(values: Any) -> Any:
-    """Return values as TOML holds them, or None in their place. Raises ValueError for an object of another type."""
+def as_written(values: Any, depth: int = 0) -> Any:
+    """Return values as a file gives them back: NumPy's as Python's, and tuples as lists.
+
+    depth: number of lists around them; None is left to the space's own check, but for one in a list of a list. Raises
+    ValueError for an object of another type.
+    """
     if isinstance(values, np.generic | np.ndarray):
-        return as_written(values.tolist())
+        values = values.tolist()
     if isinstance(values, Mapping):
-        return {name: as_written(value) for name, value in values.items()}
+        return {name: as_written(value, depth) for name, value in values.items()}
     if isinstance(values, list | tuple | range):
-        found = [as_written(value) for value in values]
-        return tuple(found) if isinstance(values, tuple) else found
-    if values is None or isinstance(values, WRITTEN):
+        return [as_written(value, depth + 1) for value in values]
+    if isinstance(values, WRITTEN) or (values is None and depth <= 1):
         return values
     raise ValueError(f"{values!r} cannot be written to a file; give it a name, a text, and choose by that in model(hp)")
 

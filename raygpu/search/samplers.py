@@ -95,7 +95,7 @@ class DrawnTrials:
         than the whole grid. Raises BadInput if it lacks one of these."""
         known = {repr(trial.hyperparameters) for trial in self.trials}
         others = [trial for trial in larger.trials if repr(trial.hyperparameters) not in known]
-        if larger.trials[: self.num_trials] == self.trials:
+        if repr(larger.trials[: self.num_trials]) == repr(self.trials):  # NaN is not equal to itself
             trials = larger.trials
         elif len(known) == len(self.trials) and len(others) == larger.num_trials - self.num_trials:
             places = larger.trials[self.num_trials :]

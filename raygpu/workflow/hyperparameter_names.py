@@ -37,7 +37,7 @@ def require_known_values(space: Space) -> None:
 def used_by_raygpu(code: Experiment, kind: str, given: Mapping[str, Any], space: Space | None) -> frozenset[str]:
     """Return the hyper-parameters that raygpu itself uses in an experiment's trainings.
 
-    kind: the experiment's framework. given: the hyper-parameters of a training. space: of a sweep, which has other ones.
+    kind: the experiment's framework. given: the hyper-parameters of a training. space: of a sweep's trainings.
     """
     if kind == "torch" and overrides(code, "optimizer"):
         return IN_EVERY_STEP

@@ -41,8 +41,9 @@ def imported_early(has_begun: Callable[[], bool]) -> Iterator[None]:
             with suppress(ImportError):  # the report itself says what it lacks
                 importlib.import_module(name)
 
-    threading.Thread(target=load, name="report-libraries").start()
+    thread = threading.Thread(target=load, name="report-libraries")
     try:
+        thread.start()
         yield
     finally:
         ended.set()

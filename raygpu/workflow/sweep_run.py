@@ -242,6 +242,8 @@ class SweepUnderWay:
         """Write the results of an interrupted sweep, and end this process without Ray."""
         code = 1
         try:
+            if self.resuming and not self.records.by_id:
+                raise RaygpuError("it was lost before its state was restored, which is as it was")
             self.console.stop(self.records.snapshot())
             self.checkpoints = dict(checkpoints)
             self._summarize(monitor, {})

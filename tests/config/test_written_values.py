@@ -24,7 +24,7 @@ def test_numpy_s_numbers_become_pythons() -> None:
     ).space  # fmt: skip
     assert given == {
         "lr": 0.5, "batch_size": {"choice": [16, 32]}, "width": {"choice": [1, 2, 4]}, "layers": {"choice": [1, 2]},
-        "betas": (0.9, 0.99), "momentum": {"uniform": [0.0, 0.9]},
+        "betas": [0.9, 0.99], "momentum": {"uniform": [0.0, 0.9]},
     }  # fmt: skip
     parse(given)
     numbers = [given["lr"], *given["batch_size"]["choice"], *given["width"]["choice"], *given["betas"]]

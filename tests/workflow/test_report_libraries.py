@@ -68,6 +68,20 @@ def test_nothing_is_imported_if_no_trial_begins(imported: list[str]) -> None:
     assert imported == []
 
 
+def test_an_interrupt_while_the_thread_starts_ends_it(imported: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), imported_early(lambda: False):
+        pass
+    wait_for_thread()
+    assert not [thread for thread in threading.enumerate() if thread.name == "report-libraries"]
+
+
 def test_a_report_then_imports_little(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

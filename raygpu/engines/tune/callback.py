@@ -15,6 +15,7 @@ from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.member_report import MemberReport
+from raygpu.engines.tune.saved_state import moved
 from raygpu.errors import last_line
 from raygpu.records import population_file
 from raygpu.records.run_directory import MEMBERS
@@ -320,7 +321,9 @@ class ArrayCallback(tune.Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the saved state; called by a resumed sweep before any trial starts."""
         self.live.records.restore(state["records"])
-        self.live.checkpoints, self.live.arrays = state["checkpoints"], state["arrays"]
+        tune_folder = self.live.run_directory.tune
+        self.live.checkpoints = {name: moved(uri, tune_folder) for name, uri in state["checkpoints"].items()}
+        self.live.arrays = {name: moved(uri, tune_folder) for name, uri in state["arrays"].items()}
         if self.live.rule is not None and state["rule"] is not None:
             ray.get(self.live.rule.restore.remote(state["rule"]))
         if self.live.population is not None and state.get("population") is not None:

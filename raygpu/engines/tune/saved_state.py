@@ -17,6 +17,7 @@ from ray import cloudpickle
 from raygpu.engines.tune.tune_private_api import CALLBACKS, EXPERIMENT, GENERATOR, SEARCHER, load_experiment_state
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_directory import RunDirectory
+from raygpu.storage import Storage
 
 READERS: dict[str, Callable[[bytes], Any]] = {
     EXPERIMENT: lambda content: load_experiment_state(content)["trial_data"],
@@ -112,3 +113,9 @@ def _advice(files: list[str]) -> str:
     if len(starts) > 1:
         return f"move the files of {starts[-1]} away to go on from the state of the start before, {starts[-2]}"
     return "begin a new sweep; what has finished is in MLflow, and in trials.csv once a sweep has ended"
+
+
+def moved(checkpoint: str, tune_folder: Storage) -> str:
+    """Return the URI of a checkpoint in Tune's folder of a run as it is now: the run may have been copied or moved."""
+    _, is_inside, place = checkpoint.partition("?")[0].rpartition(f"/{tune_folder.name}/")
+    return (tune_folder / place).uri if is_inside else checkpoint

@@ -14,6 +14,7 @@ from ray.tune.search import Searcher
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.saved_state import moved
 from raygpu.planning.gpu_shares import ArrayPlan, Plan, Share
 from raygpu.search.repeats import Repeats
 from raygpu.search.samplers import Sampler
@@ -231,6 +232,12 @@ class ArraySearcher(Searcher):
             return [ArrayRequest((name,), fused=False) for name in left]
         return halves(left)
 
+    def _here(self, request: ArrayRequest) -> ArrayRequest:
+        """Return a request of an earlier start with its checkpoint as it lies now."""
+        if request.checkpoint is None:
+            return request
+        return replace(request, checkpoint=moved(request.checkpoint, self.live.run_directory.tune))
+
     def _is_left(self, name: str) -> bool:
         record = self.live.records.by_id.get(name)
         ended = record is not None and record.is_complete
@@ -260,6 +267,8 @@ class ArraySearcher(Searcher):
         self.device_slots.restore(state.pop("device_slots"))
         for name, value in state.items():
             setattr(self, name, value)
+        self.waiting = [self._here(request) for request in self.waiting]
+        self.given = {trial_id: self._here(request) for trial_id, request in self.given.items()}
         has_ended = self.sampler.finished and not self.waiting and not self.given
         self.sampler.extend(self.live.sampler)
         self._count()

@@ -15,7 +15,7 @@ import ray
 from pyarrow.fs import LocalFileSystem
 from ray.train._internal import storage
 from ray.tune import registry
-from ray.tune.execution import class_cache, experiment_state
+from ray.tune.execution import class_cache, experiment_state, tune_controller
 from ray.tune.utils.serialization import TuneFunctionDecoder
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
@@ -181,6 +181,30 @@ def _replace_files(source: Path, target: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         copy.replace(place)
     shutil.rmtree(copies, ignore_errors=True)
+
+
+class RestoreFailed(BaseException):
+    """The state of a sweep cannot be restored. It is no `Exception`, at which Tune would begin an empty sweep."""
+
+
+@contextmanager
+def restored_or_refused() -> Iterator[None]:
+    """Let Tune, meanwhile, raise RestoreFailed where the state of a sweep cannot be restored."""
+    controller: Any = tune_controller.TuneController
+    resume = controller.resume
+
+    def resume_or_refuse(self: Any, *args: Any, **options: Any) -> None:
+        """Restore the state. Raises RestoreFailed."""
+        try:
+            resume(self, *args, **options)
+        except Exception as error:
+            raise RestoreFailed from error
+
+    controller.resume = resume_or_refuse
+    try:
+        yield
+    finally:
+        controller.resume = resume
 
 
 def kill_worker(trial: Any) -> None:

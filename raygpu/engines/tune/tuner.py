@@ -20,13 +20,15 @@ from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.engines.tune.tune_private_api import (
+    RestoreFailed,
     in_started_workers,
+    restored_or_refused,
     snapshots_for_ends,
     trainables_kept,
     whole_snapshots,
     withhold_credentials,
 )
-from raygpu.errors import BadInput, one_line
+from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.storage import S3_SAID, StorageError
 
@@ -89,9 +91,18 @@ def fit(
         trainables_kept(),
         snapshots_for_ends(SNAPSHOT_S, SNAPSHOT_PART),
         whole_snapshots(),
+        restored_or_refused(),
     ):
         try:
             _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
+        except RestoreFailed as failed:
+            cause = failed.__cause__
+            assert cause is not None
+            if isinstance(cause, RaygpuError):
+                raise cause from None
+            raise BadInput(
+                f"resume: {folder}: its state cannot be restored ({one_line(cause)}); its results are as they were"
+            ) from cause
         except OSError as error:
             again = folder.resumed_by("sweep")
             if disk.is_full(error):

@@ -14,8 +14,10 @@ from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.engines.tune import saved_state
+from raygpu.engines.tune.callback import ArrayCallback
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
+from raygpu.storage import Storage
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -141,3 +143,52 @@ def test_tune_restores_the_last_start_whatever_the_clock_said(tmp_path: Path) ->
                 [*(name.format("0-before") for name in saved_state.READERS), "tuner.pkl"]
             )
             assert {folder.tune.read(name.format("0-before")) for name in saved_state.READERS} == {time.encode()}
+
+
+def resumed(folder: RunDirectory, **more: str) -> int:
+    config = sweep.resumed_config(folder, more)
+    return sweep.run(config, resume=folder, console=SweepConsole(stream=io.StringIO())).exit_code
+
+
+def test_a_sweep_that_cannot_go_on_says_so_and_keeps_its_results(folder: RunDirectory) -> None:
+    """Tune itself would begin an empty sweep, whose results replaced those of the folder."""
+    before = {path: path.read_bytes() for path in (folder.trials_csv, folder.best_toml, folder.summary)}
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("seed = 0", "seed = 1"))
+    with pytest.raises(BadInput, match="trials: with 2, the space gives other trials than at the sweep's start"):
+        resumed(folder)
+    assert {path: path.read_bytes() for path in before} == before
+    folder.config.write_text(text)
+    assert resumed(folder, trials="3") == 0
+    assert len((folder.trials_csv).read_text().splitlines()) == 4
+
+
+def test_a_state_that_cannot_be_read_for_another_reason_is_refused(
+    folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Any, state: Any) -> None:
+        raise KeyError("records")
+
+    monkeypatch.setattr(ArrayCallback, "set_state", fails)
+    before = (folder.trials_csv).read_bytes()
+    with pytest.raises(
+        BadInput, match=r"resume: .*ended: its state cannot be restored \(.*records.*\); its results are"
+    ):
+        resumed(folder)
+    assert (folder.trials_csv).read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["t0000_1/checkpoint_000001", "t0000_1/checkpoint_000001/members/t0000"])
+def test_a_checkpoint_is_found_in_a_folder_that_was_moved(place: str, tmp_path: Path) -> None:
+    tune_folder = RunDirectory(tmp_path / "b").tune
+    for earlier in (tmp_path / "tune" / "a", tmp_path / "b"):
+        assert saved_state.moved((RunDirectory(earlier).tune / place).uri, tune_folder) == (tune_folder / place).uri
+    elsewhere = Storage.at(str(tmp_path / "scratch/t0000-1")).uri
+    assert saved_state.moved(elsewhere, tune_folder) == elsewhere
+
+
+def test_a_checkpoint_in_object_storage_keeps_the_options_of_its_folder() -> None:
+    tune_folder = Storage("s3://bucket/runs/b/tune?endpoint_override=http://127.0.0.1:9")
+    saved = "s3://bucket/runs/a/tune/t0000_1/checkpoint_000001?endpoint_override=http://127.0.0.1:9"
+    wanted = "s3://bucket/runs/b/tune/t0000_1/checkpoint_000001?endpoint_override=http://127.0.0.1:9"
+    assert saved_state.moved(saved, tune_folder) == wanted
