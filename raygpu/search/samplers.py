@@ -93,9 +93,9 @@ class DrawnTrials:
     def extend(self, larger: DrawnTrials) -> None:
         """Append the trials that a larger draw has beyond these, in whatever order: a sample of a grid has another one
         than the whole grid. Raises BadInput if it lacks one of these."""
-        known = {repr(trial.hyperparameters) for trial in self.trials}
-        others = [trial for trial in larger.trials if repr(trial.hyperparameters) not in known]
-        if repr(larger.trials[: self.num_trials]) == repr(self.trials):  # NaN is not equal to itself
+        known = {_values(trial) for trial in self.trials}
+        others = [trial for trial in larger.trials if _values(trial) not in known]
+        if list(map(_told, larger.trials[: self.num_trials])) == list(map(_told, self.trials)):
             trials = larger.trials
         elif len(known) == len(self.trials) and len(others) == larger.num_trials - self.num_trials:
             places = larger.trials[self.num_trials :]
@@ -107,6 +107,15 @@ class DrawnTrials:
                 " sweep"
             )
         self.trials, self.num_trials, self._pickled = trials, larger.num_trials, None
+
+
+def _values(trial: Trial) -> str:
+    """Return a trial's hyper-parameters as text, in which NaN is equal to itself."""
+    return repr(sorted(trial.hyperparameters.items()))
+
+
+def _told(trial: Trial) -> str:
+    return repr(replace(trial, hyperparameters={})) + _values(trial)
 
 
 class OptunaSampler:

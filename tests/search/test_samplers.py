@@ -178,6 +178,18 @@ def test_a_sampled_grid_goes_on_to_the_whole_one() -> None:
     assert goes_on.trials[:10] == first
 
 
+def test_a_search_goes_on_whose_space_has_another_order_and_nan() -> None:
+    def search(space: dict[str, Any], trials: int) -> DrawnTrials:
+        found = sampler(config_of(space=space, trials=trials), parse(space))
+        assert isinstance(found, DrawnTrials)
+        return found
+
+    space = {"a": {"choice": [1, math.nan]}, "b": {"uniform": [0, 1]}}
+    goes_on = search(space, 4)
+    goes_on.extend(search(dict(reversed(space.items())), 6))
+    assert goes_on.num_trials == 6
+
+
 @pytest.mark.parametrize("score", [None, math.inf, math.nan])
 def test_a_trial_that_failed_or_diverged_does_not_block(score: float | None) -> None:
     search = OptunaSampler(SPACE, 4, 2, seed=0, maximize=[False])
