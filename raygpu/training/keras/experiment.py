@@ -12,7 +12,8 @@ class KerasExperiment(Experiment):
 
     `augment`, `loss` and `metrics` are traced once into a TensorFlow graph: use `keras.ops` and TensorFlow, draw random
     numbers from `keras.random`, and let no Python `if` depend on a tensor. NumPy and Python code runs once, while
-    tracing. Outputs of half precision reach `loss` and `metrics` as float32.
+    tracing: numbers that it draws or counts up would be the same for each batch, and are refused. Outputs of half
+    precision reach `loss` and `metrics` as float32.
     """
 
     framework = "keras"

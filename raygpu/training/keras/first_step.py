@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,19 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Experiment, Splits
-from raygpu.planning.batches import EVALUATION_BATCH
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
+from raygpu.training.keras.broadcast_check import require_no_broadcast
 from raygpu.training.keras.quiet_import import keras, tf
-from raygpu.training.keras.reduction import Loss
-from raygpu.training.keras.solo import RANDOM_STATE, KerasSolo, in_float32, no_gpu
+from raygpu.training.keras.solo import RANDOM_STATE, KerasSolo, no_gpu
+from raygpu.training.keras.tracing_check import evaluation, trace
 
 DRAWING = {"Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"}
 DRAWING |= {"RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal"}
 """Operators of `tf.random`, whose generator is TensorFlow's own."""
+GENERATOR_STATE = "StateVar"
+"""Name of the variable of a `tf.random.Generator`."""
 LOST = "{} while it trains, and a checkpoint does not hold it: {}"
 OWN_LOOP = (
     "model(hp) returns a model {}: it is trained by the experiment's loss() and the hyper-parameters' optimizer and"
@@ -41,9 +44,10 @@ def first_result(
     with no_gpu():
         training = KerasSolo(experiment, splits, Trial("t0000", 0, hp), settings)
         trains = training.model.count_params() <= base.LARGE
-        before = _unsaved(training) if trains else []
+        trace(training, steps=trains)
+        before = _unsaved(training, training._train_steps)
         result = base.first_result(training, training.model.count_params())
-        _require_no_broadcast(training)
+        require_no_broadcast(training)
         _require_no_sums(training)
         lines, lost = _lost(training, before)
         if trains and any(operator in DRAWING for operator in _operators(training)):
@@ -51,37 +55,41 @@ def first_result(
     return result, frozenset(training.hp.names_read), (*_own_loop(training.model), *lines), lost
 
 
-def _require_no_broadcast(training: KerasSolo) -> None:
-    """Raise ValueError if the loss of outputs (batch, 1) and targets (batch,) is that of (batch, batch) pairs."""
-    inputs, targets = training.validation_data.chosen(slice(0, min(EVALUATION_BATCH, training.num_validation)))
-    outputs = in_float32(training.model(inputs, training=False))
-    if isinstance(targets, dict) or not tf.is_tensor(outputs) or not targets.dtype.is_floating:
-        return
-    if outputs.shape != targets.shape and tf.size(outputs) == tf.size(targets) and tf.size(targets) > 1:
-        loss, alike = (
-            Loss.of(training.experiment.loss(outputs, each), [], in_float32).objective()
-            for each in (targets, tf.reshape(targets, outputs.shape))
-        )
-        if not np.allclose(loss, alike, rtol=1e-4):
-            raise ValueError(
-                f"loss() gets outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and compares each"
-                " with each: reshape one of them, as keras.ops.reshape(targets, outputs.shape)"
-            )
-
-
 def _require_no_sums(training: KerasSolo) -> None:
-    """Raise ValueError if an object of `keras.metrics` in the experiment adds up batches and epochs."""
-    own = list(vars(training.experiment).values())
-    for value in list(own):
-        own += value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    for metric in [value for value in own if isinstance(value, keras.metrics.Metric)]:
-        before = [variable.numpy() for variable in metric.variables]
-        training.evaluate()
-        if not all(np.array_equal(*pair) for pair in zip(before, metric.variables, strict=True)):
-            raise ValueError(
-                f"the experiment's keras.metrics.{type(metric).__name__} adds up all batches and epochs: compute the"
-                " metric of a batch, as by keras.metrics.sparse_categorical_accuracy, or call reset_state() first"
-            )
+    """Raise ValueError if scores depend on what an object of `keras.metrics`, or a variable of metrics(), adds up."""
+    reached = _unsaved(training, evaluation(training))
+    scores = training.evaluate()
+    changed = [(each, value) for each, value in reached if not np.array_equal(each.numpy(), value)]
+    owners = _metric_objects() if changed else {}
+    sums = [pair for pair in changed if id(pair[0]) in owners or _is_of_metrics(training, pair[0])]
+    if not sums:
+        return
+    for place, (variable, value) in enumerate(sums):
+        variable.assign(value + np.asarray(17 + 83 * place, value.dtype))  # which no few samples add up to
+    later = training.evaluate()
+    for variable, value in sums:
+        variable.assign(value)
+    if any(not np.isclose(value, later[name], 1e-4, 1e-6, equal_nan=True) for name, value in scores.items()):
+        owner = owners.get(id(sums[0][0]))
+        who = f"tf.Variable {_name(sums[0][0])}" if owner is None else f"keras.metrics.{type(owner).__name__}"
+        raise ValueError(
+            f"the experiment's {who} adds up all batches and epochs: compute the metric of a batch, as by"
+            f" keras.metrics.sparse_categorical_accuracy{'' if owner is None else ', or call reset_state() first'}"
+        )
+
+
+def _is_of_metrics(training: KerasSolo, variable: Any) -> bool:
+    """Return whether a variable of the evaluation is a number that no training step reaches."""
+    if training._train_steps is None or GENERATOR_STATE in variable.name:
+        return False
+    is_number = variable.dtype.is_floating or variable.dtype.is_integer
+    return is_number and all(each is not variable for each in training._train_steps.variables)
+
+
+def _metric_objects() -> dict[int, Any]:
+    """Return all objects of `keras.metrics` in this process, by the id of each of their variables."""
+    objects = [each for each in gc.get_objects() if issubclass(type(each), keras.metrics.Metric)]
+    return {id(variable.value): each for each in objects for variable in getattr(each, "variables", ())}
 
 
 def _own_loop(model: Any) -> Iterator[str]:
@@ -92,12 +100,16 @@ def _own_loop(model: Any) -> Iterator[str]:
         yield OWN_LOOP.format("with a train_step() of its own", "that")
 
 
-def _unsaved(training: KerasSolo) -> list[tuple[Any, np.ndarray]]:
-    """Return the variables that a step reaches and a checkpoint does not hold, each with its value."""
-    training._trace()
+def _unsaved(training: KerasSolo, traced: Any) -> list[tuple[Any, np.ndarray]]:
+    """Return the variables that a traced function reaches and a checkpoint does not hold, each with its value."""
     saved = {id(each.value) for each in (*training.model.variables, *training.optimizer.variables)}
-    reached = training._train_steps.variables
+    reached = traced.variables if traced is not None else ()
     return [(each, each.numpy()) for each in reached if id(each) not in saved and RANDOM_STATE not in each.name]
+
+
+def _name(variable: Any) -> str:
+    """Return the name of a variable."""
+    return str(variable.name.partition(":")[0])
 
 
 def _lost(training: KerasSolo, before: list[tuple[Any, np.ndarray]]) -> tuple[list[str], frozenset[str]]:
@@ -111,7 +123,7 @@ def _lost(training: KerasSolo, before: list[tuple[Any, np.ndarray]]) -> tuple[li
         variable.assign(value)
     loaded = training.evaluate()
     names = [f"validation/{name}" for name, value in scores.items() if not np.isclose(value, loaded[name], 1e-4, 1e-6)]
-    which = ", ".join(dict.fromkeys(variable.name.partition(":")[0] for variable, _ in changed))
+    which = ", ".join(dict.fromkeys(_name(variable) for variable, _ in changed))
     advice = "keep what a model changes in weights of its layers, by add_weight(), and draw by keras.random"
     return [LOST.format(f"tf.Variable {which} changes", advice)], frozenset(names)
 

@@ -1,14 +1,16 @@
 """Private API of Keras 3, all of it that raygpu uses; `test_keras_private_api.py` tells when it changes.
 
-Keras has no public way to share one seed generator between threads, to set an attribute without tracking it, to number
-names from the start, to list the layers of a model at every depth, to carry an output's mask over, or to move a built
-layer's variable to another device. TensorFlow has none to read what its profiler has recorded.
+Keras has no public way to share one seed generator between threads, to draw the seeds of new generators apart from
+Python's random numbers, to set an attribute without tracking it, to number names from the start, to list the layers of
+a model at every depth, to carry an output's mask and logits over, or to move a built layer's variable to another
+device. TensorFlow has none to read what its profiler has recorded.
 """
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from raygpu.training.keras.quiet_import import keras, tf
 
 NAME_COUNTS = "object_name_uids"
 """Global attribute of Keras with the number of objects that have each name."""
+KEPT = "_keras_mask", "_keras_logits"
+"""Attributes that layers and activations leave at their outputs."""
 
 
 def global_seed_generator() -> Any:
@@ -28,6 +32,19 @@ def set_global_seed_generator(generator: Any) -> None:
     """Let `keras.random` draw from a generator in this thread."""
     name = keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR
     keras.src.backend.common.global_state.set_global_attribute(name, generator)
+
+
+@contextmanager
+def default_seeds_apart() -> Iterator[None]:
+    """Let Keras draw the seeds of layers and generators that are made inside from a generator of its own, not from
+    Python's."""
+    module = keras.src.random.seed_generator
+    kept = module.python_random
+    module.python_random = random.Random(0)
+    try:
+        yield
+    finally:
+        module.python_random = kept
 
 
 def untracked() -> AbstractContextManager[Any]:
@@ -53,16 +70,19 @@ def all_layers(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
-def mask_of(tensor: Any) -> Any:
-    """Return the mask that a layer has left at its output; None without one."""
-    return keras.src.backend.common.masking.get_keras_mask(tensor)
+def carried(change: Callable[..., Any], *tensors: Any) -> Any:
+    """Return the result of a function of tensors, with what Keras keeps at them: masks and logits, changed as they are.
 
-
-def with_mask(tensor: Any, mask: Any) -> Any:
-    """Return a tensor with a mask, of which losses and metrics of Keras leave samples out; as it is for None."""
-    if mask is not None:
-        keras.src.backend.common.masking.set_keras_mask(tensor, mask)
-    return tensor
+    Losses and metrics of Keras leave masked samples out, and compute the cross entropy of probabilities from the logits
+    that they were made of.
+    """
+    attributes = keras.src.backend.common.tensor_attributes
+    result = change(*tensors)
+    for name in KEPT:
+        found = [attributes.get_tensor_attr(tensor, name) for tensor in tensors]
+        if all(each is not None for each in found):
+            attributes.set_tensor_attr(result, name, change(*found))
+    return result
 
 
 def move_variable(variable: Any, device: str) -> None:

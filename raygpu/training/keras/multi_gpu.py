@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.planning.batch_shares import split_batch
-from raygpu.training.keras.keras_private_api import mask_of, untracked, with_mask
+from raygpu.training.keras.keras_private_api import carried, untracked
 from raygpu.training.keras.quiet_import import keras, tf
 
 
@@ -182,12 +182,10 @@ class _Slices(keras.Model):
 
 
 def _first(tensor: Any, size: Any) -> Any:
-    """Return the first samples of an output, with those of its mask."""
-    mask = mask_of(tensor)
-    return with_mask(tensor[:size], None if mask is None else mask[:size])
+    """Return the first samples of an output, with those of its mask and logits."""
+    return carried(lambda each: each[:size], tensor)
 
 
 def _joined(*parts: Any) -> Any:
-    """Return the outputs of all parts as one, with its mask."""
-    masks = [mask_of(part) for part in parts]
-    return with_mask(tf.concat(parts, axis=0), None if masks[0] is None else tf.concat(masks, axis=0))
+    """Return the outputs of all parts as one, with its mask and logits."""
+    return carried(lambda *each: tf.concat(each, axis=0), *parts)

@@ -26,7 +26,7 @@ from raygpu.training.data.columns import columns_of, order_of_reading
 from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.data import data_part, tensors
-from raygpu.training.keras.keras_private_api import mask_of, with_mask
+from raygpu.training.keras.keras_private_api import carried
 from raygpu.training.keras.optimizers import make_optimizer, takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
@@ -35,6 +35,8 @@ WEIGHTS = "model.weights.h5"
 OPTIMIZER = "optimizer.npz"
 MIXED = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 """Keras' policies of mixed precision."""
+PROBABILITIES = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}
+"""Operators of which losses of Keras take the inputs, the logits, in the place of the outputs."""
 RANDOM_STATE = "seed_generator_state"
 """Part of the name of a generator's state."""
 GENERATOR = re.compile(rf"seed_generator(?:_(\d+))?/{RANDOM_STATE}")
@@ -47,7 +49,7 @@ class KerasSolo:
     """A `Training` of one trial of a `KerasExperiment`, on the GPU that this process sees, else the CPU.
 
     `augment`, `loss` and `metrics` are traced once: random numbers of `keras.random` change from batch to batch and are
-    seeded for each epoch; those of NumPy or `random` are drawn once and stay.
+    seeded for each epoch; those of NumPy or `random` would be drawn once and stay: a first step refuses them.
 
     optimizer_settings: by default those of the trial's hyper-parameters.
     """
@@ -70,7 +72,7 @@ class KerasSolo:
         self.epochs = settings.epochs
         self.num_train, self.samples_per_epoch = splits.num_train, splits.samples_per_epoch
         self.num_validation = num_samples(splits.validation_targets)
-        self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
+        self.optimizer_settings = optimizer_settings or OptimizerSettings.of(trial.hyperparameters)
         bounds = list(
             batch_bounds(self.samples_per_epoch, min(self.optimizer_settings.batch_size, self.samples_per_epoch))
         )
@@ -359,15 +361,19 @@ def _check_backend() -> None:
 
 
 def in_float32(outputs: Any) -> Any:
-    """Cast outputs of half precision to float32, with their masks: a loss of 8 or 11 significant bits is too coarse."""
+    """Cast outputs of half precision to float32, with their masks and logits: a loss of 8 or 11 significant bits is too
+    coarse."""
 
     def cast(tensor: Any) -> Any:
-        """Cast one tensor."""
+        """Cast one tensor; of probabilities by `tf.nn`, whose logits Keras finds by their operator, cast the logits."""
         if tensor.dtype not in (tf.bfloat16, tf.float16):
             return tensor
-        return with_mask(tf.cast(tensor, tf.float32), mask_of(tensor))
+        operator = None if hasattr(tensor, "_keras_logits") else getattr(tensor, "op", None)  # traced ones have it
+        if operator is not None and operator.type in PROBABILITIES:
+            return PROBABILITIES[operator.type](tf.cast(operator.inputs[0], tf.float32))
+        return tf.cast(tensor, tf.float32)
 
-    return keras.tree.map_structure(cast, outputs)
+    return keras.tree.map_structure(lambda tensor: carried(cast, tensor), outputs)
 
 
 def _as_array(variable: Any) -> np.ndarray:

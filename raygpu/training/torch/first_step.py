@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from raygpu.experiment import Experiment, Splits, num_samples
+from raygpu.experiment import Experiment, Mean, Splits, num_samples
 from raygpu.planning.batches import EVALUATION_BATCH
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.own_copy import own_copy
+from raygpu.training.sample_pairs import PAIRED, Rows, broadcast_shapes, over_pairs
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
 
-PAIRED = 4
-"""Number of samples of which each output is compared with each target, before anything is started."""
+Measure = Callable[[Any, Any], Mapping[str, Any]]
+"""Function of values and targets, tensors (batch, ...) or trees of them, that returns numbers by name."""
 
 
 def first_result(
@@ -73,21 +74,22 @@ def _untrained(training: TorchSolo) -> str | None:
 
 
 def _require_sample_by_sample(training: TorchSolo) -> None:
-    """Raise ValueError if the loss or a metric of outputs (batch, 1) and targets (batch,) is that of (batch, batch)
-    pairs, or if a metric adds up the batches of earlier calls."""
+    """Raise ValueError if the loss or a metric compares each sample's output with each sample's target, or if a metric
+    adds up the batches of earlier calls."""
     few = slice(0, min(EVALUATION_BATCH, training.data.num_validation))
     inputs, targets = next(training.data.validation_batches([few]))
     experiment, model = own_copy(training.experiment), training.model.eval()
     with torch.no_grad():
         outputs = forward(model, inputs)
         _require_no_memory(experiment, outputs, targets)
-        if (shapes := _unlike_shapes(outputs, targets)) is None:
+        shapes = broadcast_shapes(*([tuple(leaf.shape) for leaf in tree_leaves(each)] for each in (outputs, targets)))
+        if shapes is None:
             return
-        found = _each_with_each(lambda o, t: {"loss()": objective(experiment.loss(o, t))}, outputs, targets)
-        found += _each_with_each(lambda o, t: _metrics(experiment, o, t), outputs, targets)
+        found = _each_with_each(lambda o, t: {"loss()": experiment.loss(o, t)}, outputs, targets)
+        found += _each_with_each(partial(_metrics, experiment), outputs, targets)
     if overrides(experiment, "training_step"):  # which may take gradients itself
         step = partial(training_loss, experiment, model, hp=training.hp)
-        found += _each_with_each(lambda x, t: {"training_step()": objective(step(x, t))}, inputs, targets)
+        found += _each_with_each(lambda x, t: {"training_step()": step(x, t)}, inputs, targets)
     if found:
         raise ValueError(
             f"{found[0]} gets outputs {shapes[0]} and targets {shapes[1]}, and compares each with each: reshape one of"
@@ -97,67 +99,61 @@ def _require_sample_by_sample(training: TorchSolo) -> None:
 
 def _require_no_memory(experiment: Experiment, outputs: Any, targets: Any) -> None:
     """Raise ValueError if a metric of the same samples is another one once others were evaluated."""
-    half = num_samples(targets) // 2
+    places = list(range(num_samples(targets)))
+    half = len(places) // 2
     found = []
-    for rows in (slice(0, half), slice(half, None), slice(0, half)):
+    for rows in (places[:half], places[half:], places[:half]):
         try:
-            found.append(_values(partial(_metrics, experiment), outputs, targets, rows, rows))
+            found.append(_values(partial(_metrics, experiment), outputs, targets, rows))
         except Exception:  # noqa: BLE001 - metrics may want more samples, or other ones
             return
-    for name, value in found[0].items():
-        if not math.isclose(value, again := found[2].get(name, value), rel_tol=1e-4) and math.isfinite(value + again):
+    for key, value in found[0].items():
+        if not math.isclose(value, again := found[2].get(key, value), rel_tol=1e-4) and math.isfinite(value + again):
             raise ValueError(
-                f"{name} of the same samples is {value:.4g}, and {again:.4g} once others were evaluated: it adds up"
+                f"{key[0]} of the same samples is {value:.4g}, and {again:.4g} once others were evaluated: it adds up"
                 " what it has seen; compute it from outputs and targets alone, as torchmetrics.functional does"
             )
 
 
 def _metrics(experiment: Experiment, outputs: Any, targets: Any) -> dict[str, Any]:
-    return {f"metrics(), {name}": value for name, value in experiment.metrics(outputs, targets).items()}
+    return {f"the metric {name!r}": value for name, value in experiment.metrics(outputs, targets).items()}
 
 
-def _unlike_shapes(outputs: Any, targets: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the shapes of an output and a target of as many numbers in other shapes; None if there are none."""
-    for output in tree_leaves(outputs):
-        for target in tree_leaves(targets):
-            if output.shape != target.shape and output.numel() == target.numel() > 1:
-                return tuple(output.shape), tuple(target.shape)
-    return None
-
-
-def _each_with_each(measure: Callable[[Any, Any], Mapping[str, Any]], values: Any, targets: Any) -> list[str]:
-    """Return the names of those measures of a few samples that are measures of all their pairs.
-
-    measure: of values and targets, both tensors (batch, ...) or trees of them. A measure of pairs is the mean, or the
-    sum, of what the measure says of each sample's value beside each sample's target, or the root of such a mean.
-    """
+def _each_with_each(measure: Measure, values: Any, targets: Any) -> list[str]:
+    """Return the names of those measures of a few samples that are measures of all their pairs, of all targets or of
+    one of several by name."""
     count = min(PAIRED, num_samples(targets))
-    rows = [slice(each, each + 1) for each in range(count)]
-    try:
-        whole = _values(measure, values, targets, slice(0, count), slice(0, count))
-        pairs = [[_values(measure, values, targets, row, column) for column in rows] for row in rows]
-    except Exception:  # noqa: BLE001 - a measure may want more samples, or be no number
-        return []
-    found = []
-    for name, value in whole.items():
-        table = np.array([[pair[name] for pair in row] for row in pairs])
-        own, every = table.diagonal(), table.ravel()
-        powers = (1, 2)  # the latter for a root of a mean
-        if any(_is_mean(value**p, every**p) and not _is_mean(value**p, own**p) for p in powers):
-            found.append(name)
+    names: list[Any] = list(targets) if isinstance(targets, Mapping) else []
+    found: list[str] = []
+
+    def score(rows: Rows) -> dict[tuple[str, str], float]:
+        """Return the measures of some samples."""
+        return _values(measure, values, targets, list(rows))
+
+    for group in [names, *([name] for name in names if len(names) > 1)]:
+
+        def pair(row: int, column: int, group: Sequence[Any] = group) -> dict[tuple[str, str], float]:
+            """Return the measures of a sample's values beside another one's targets, of those in the group."""
+            if not isinstance(targets, Mapping):
+                return _values(measure, _taken(values, [row]), _taken(targets, [column]), [0])
+            mixed = {name: _taken(each, [column if name in group else row]) for name, each in targets.items()}
+            return _values(measure, _taken(values, [row]), mixed, [0])
+
+        with suppress(Exception):  # a measure may want more samples, or be no number
+            found += [name for name, _ in over_pairs(score, pair, count)]
     return found
 
 
-def _values(
-    measure: Callable[[Any, Any], Mapping[str, Any]], values: Any, targets: Any, rows: slice, target_rows: slice
-) -> dict[str, float]:
-    """Return the measures of some samples' values and some samples' targets."""
+def _taken(tree: Any, rows: list[int]) -> Any:
+    return tree_map(lambda leaf: leaf[rows], tree)
+
+
+def _values(measure: Measure, values: Any, targets: Any, rows: list[int]) -> dict[tuple[str, str], float]:
+    """Return the measures of some samples' values and targets, by name: the value, and the numerator of a `Mean`."""
     seed_all(0)  # a loss may draw noise
-    chosen = tree_map(lambda leaf: leaf[rows].clone(), values)
-    found = measure(chosen, tree_map(lambda leaf: leaf[target_rows].clone(), targets))
-    return {name: float(torch.as_tensor(objective(value)).detach()) for name, value in found.items()}
-
-
-def _is_mean(value: float, of: np.ndarray) -> bool:
-    """Return whether a value is the mean or the sum of numbers, as far as single precision tells."""
-    return any(math.isclose(value, each, rel_tol=1e-4, abs_tol=1e-7) for each in (of.mean(), of.sum()))
+    numbers = {}
+    for name, value in measure(_taken(values, rows), _taken(targets, rows)).items():
+        if isinstance(value, Mean):  # its denominator may be of the samples where its numerator is of pairs
+            numbers[name, "total"] = float(torch.as_tensor(value.total).detach())
+        numbers[name, "value"] = float(torch.as_tensor(objective(value)).detach())
+    return numbers

@@ -92,17 +92,36 @@ def test_the_profiler_writes_operations_with_their_names(tmp_path: Path) -> None
     assert any(name.startswith("product:") for name in names)
 
 
-def test_a_mask_is_carried_to_another_tensor() -> None:
+def test_masks_and_logits_are_carried_to_another_tensor() -> None:
     import keras
     import tensorflow as tf
 
-    from raygpu.training.keras.keras_private_api import mask_of, with_mask
+    from raygpu.training.keras.keras_private_api import carried
 
     outputs = keras.layers.Embedding(5, 2, mask_zero=True)(tf.constant([[0, 1]]))
-    assert mask_of(outputs).numpy().tolist() == [[False, True]]
-    assert mask_of(outputs + 1) is None
-    assert mask_of(with_mask(outputs + 1, mask_of(outputs))) is mask_of(outputs)
-    assert mask_of(with_mask(outputs + 1, None)) is None
+    last = carried(lambda each: each[:, 1:], outputs)
+    assert not hasattr(outputs + 1, "_keras_mask"), "if that has changed, the workaround can go"
+    assert last._keras_mask.numpy().tolist() == [[True]]
+    assert not hasattr(last, "_keras_logits")
+    probabilities = keras.activations.softmax(tf.constant([[1.0, 2.0]]))
+    joined = carried(lambda *each: tf.concat(each, 0), probabilities, probabilities)
+    assert joined._keras_logits.numpy().tolist() == [[1.0, 2.0], [1.0, 2.0]]
+
+
+def test_seeds_of_new_layers_are_drawn_apart() -> None:
+    import random
+
+    import keras
+
+    from raygpu.training.keras.keras_private_api import default_seeds_apart
+
+    before = random.getstate()
+    with default_seeds_apart():
+        keras.layers.Dropout(0.5)
+        keras.layers.Dense(2)
+    assert random.getstate() == before
+    keras.layers.Dropout(0.5)
+    assert random.getstate() != before, "if that has changed, the workaround can go"
 
 
 def test_the_layers_of_a_model_are_listed_at_every_depth() -> None:

@@ -247,3 +247,22 @@ def masked(ranks: Any) -> list[float]:
 def test_masks_are_kept() -> None:
     alone, parallel = on_keras_ranks(1, masked, local=2)[0]
     assert parallel == pytest.approx(alone, rel=1e-6)
+
+
+def saturated(ranks: Any) -> list[float]:
+    """The loss of probabilities next to 0 and 1, by the model and over two devices."""
+    import raygpu
+    from raygpu.training.keras.quiet_import import keras
+
+    splits = few(64)
+    layers = [keras.layers.Rescaling(100), keras.layers.Dense(10, activation="softmax")]
+    model = keras.Sequential([keras.Input((64,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    inputs, targets = splits.train_inputs, splits.train_targets
+    return [float(loss(targets, each(inputs))) for each in (model, raygpu.multi_gpu_model(model, gpus=[0, 1]))]
+
+
+def test_logits_of_probabilities_are_kept() -> None:
+    alone, parallel = on_keras_ranks(1, saturated, local=2)[0]
+    assert alone > 20, "more than the loss of the smallest probability that Keras takes without logits"
+    assert parallel == pytest.approx(alone, rel=1e-5)

@@ -1,4 +1,4 @@
-"""A Keras trial alone: its checkpoint in bfloat16, masks in half precision, the order of its random states."""
+"""A Keras trial alone: its checkpoint in bfloat16, masks and logits in half precision, the order of random states."""
 
 from __future__ import annotations
 
@@ -85,6 +85,28 @@ def test_half_precision_keeps_masks() -> None:
         for precision, masked in (("float32", True), ("bf16", True), ("bf16", False))
     )
     assert abs(found - wanted) < abs(other - wanted) / 10
+
+
+class Probable(Brief):
+    """Its model returns probabilities, or logits; the default loss finds the logits of the former."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+        import tensorflow as tf
+
+        kinds = {"logits": None, "keras": "softmax", "tensorflow": tf.nn.softmax}
+        return keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(10, activation=kinds[hp["outputs"]])])
+
+
+@pytest.mark.filterwarnings("ignore:.*received `from_logits=True`")
+@pytest.mark.parametrize("outputs", ["keras", "tensorflow"])
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_probabilities_are_trained_by_their_logits(precision: str, outputs: str) -> None:
+    wanted, found = (
+        solo(Probable(), precision, lr=0.5, outputs=each).run_epoch().metrics for each in ("logits", outputs)
+    )
+    losses = ["train/loss", "validation/loss"]
+    assert [found[name] for name in losses] == pytest.approx([wanted[name] for name in losses], rel=1e-6)
 
 
 def test_random_states_come_in_the_order_of_their_making_whatever_surrounds_their_numbers() -> None:
