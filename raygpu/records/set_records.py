@@ -13,7 +13,7 @@ from raygpu.search.comparison import Comparison, compare, standard_error
 from raygpu.search.repeats import Repetition, number_of
 from raygpu.search.scoring import rank
 from raygpu.search.trial_record import TrialRecord
-from raygpu.search.trials import Trial
+from raygpu.search.trials import Order, Trial
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class SetRecord:
         return {name: value for name, value in values.items() if value is not None}
 
     @property
-    def rank(self) -> tuple[int, int, float, str]:
+    def rank(self) -> tuple[int, int, float, Order]:
         """Key that sorts sets, the best first: a set that lacks trainings comes after all that have more."""
         stopped = any(record.status == "stopped" for record in self.trials)
         counted = 0 if stopped else len(self.scored)
         mean = self.mean
         worth = math.inf if mean is None else -mean if self.maximize else mean
-        return -(0 if stopped else self.num_finished), -counted, worth, self.set_id
+        return -(0 if stopped else self.num_finished), -counted, worth, Trial.order(self.set_id)
 
 
 def ranked_sets(

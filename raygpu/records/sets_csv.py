@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.errors import BadInput
+from raygpu.records.csv_files import read_rows
 from raygpu.records.set_records import SetRecord
-from raygpu.records.trials_csv import space_columns, space_values
+from raygpu.records.space_columns import space_beside, space_columns, space_values
 from raygpu.records.whole_files import whole_file
+from raygpu.search.space import Space
 
 OWN = ("set", "status", "score", "standard_error", "repeats")
 """Columns before those of the hyper-parameters."""
@@ -44,23 +45,18 @@ def write(path: Path, sets: Sequence[SetRecord]) -> None:
 
 
 def read(path: Path) -> list[SetRow]:
-    """Return the rows, the best set first; none without the file. Raises BadInput if it is damaged."""
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        rows = csv.DictReader(file, restval="")
-        try:
-            return [_row(row) for row in rows]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
+    """Return the rows, the best set first, with values as the space in the sweep's folder has them; none without the
+    file. Raises BadInput if it is damaged."""
+    space = space_beside(path)
+    return read_rows(path, lambda row: _row(row, space))
 
 
-def _row(row: Mapping[str, str]) -> SetRow:
+def _row(row: Mapping[str, str], space: Space | None) -> SetRow:
     return SetRow(
         set_id=row["set"],
         status=row["status"],
         score=float(row["score"]) if row["score"] else None,
         standard_error=float(row["standard_error"]) if row["standard_error"] else None,
         repeats=int(row["repeats"] or 0),
-        hyperparameters=space_values(row, OWN),
+        hyperparameters=space_values(row, OWN, space),
     )

@@ -6,7 +6,7 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
 from typing import Any
@@ -24,7 +24,7 @@ from raygpu.search.objectives import front
 from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import BestEpoch, Scoring, rank
 from raygpu.search.trial_record import Change, Status, TrialRecord
-from raygpu.search.trials import EpochResult, Trial
+from raygpu.search.trials import EpochResult, Order, Trial
 
 SINGLE = Repetition()
 LEADERS = 3
@@ -74,6 +74,8 @@ class Records:
         self._left: tuple[float, float | None] | None = None
         """Moment and result of the last estimate of the time left."""
         self._curves: dict[str, Curve] = {}
+        self._further: dict[str, dict[int, tuple[float | None, ...]]] = {}
+        """Values of the further metrics by trial and epoch, at the epochs that were a worker's best."""
         self._lock = RLock()
 
     @property
@@ -109,13 +111,14 @@ class Records:
                     trial, rgu_hours=used, score_rule=self.scoring.score_rule
                 )
                 self._curves.pop(trial.trial_id, None)
+                self._further.pop(trial.trial_id, None)
             record.status = "running"
             return record
 
     def add(
         self,
         trial_id: str,
-        results: Iterable[EpochResult],
+        results: Sequence[EpochResult],
         gpu_index: int | None,
         best: BestEpoch | None = None,
     ) -> list[EpochResult]:
@@ -155,6 +158,9 @@ class Records:
                     record.samples_per_s = rate if rate is not None and math.isfinite(rate) else None
             if best is not None:
                 record.scores.best, record.scores.best_epoch, record.scores.best_loss = best
+                further = self._further.setdefault(trial_id, {})
+                further |= {r.epoch: self.scoring.further_values(r.metrics) for r in results if r.epoch == best.epoch}
+                record.further = further.get(best.epoch, record.further)
             record.score = record.scores.score(self.scoring)
             return new
 
@@ -317,10 +323,10 @@ class Records:
         curve = self._curves.get(record.trial.trial_id)
         return curve.points() if curve is not None else []
 
-    def _rank(self, record: TrialRecord) -> tuple[bool, float, float, str]:
+    def _rank(self, record: TrialRecord) -> tuple[bool, float, float, Order]:
         """Return the key that sorts trials with a score, the best first, and diverged ones last."""
         own = rank(record.score or 0.0, record.validation_loss, maximize=self.scoring.maximize)
-        return record.diverged, *own, record.trial.trial_id
+        return record.diverged, *own, Trial.order(record.trial.trial_id)
 
     def _rate(self, gpu_index: int) -> float | None:
         """Return the sum of the latest throughputs of the trials that run on a GPU; None without any.
@@ -370,6 +376,7 @@ class Records:
                 "out_of_memory": self.out_of_memory,
                 "elapsed_s": time.monotonic() - self._started,
                 "curves": dict(self._curves),
+                "further": {name: dict(values) for name, values in self._further.items()},
             }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -378,4 +385,5 @@ class Records:
             self.by_id, self.gpus.samples = state["by_id"], state["gpu_samples"]
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count
-            self._curves = state.get("curves", {})  # of an earlier version, it has none
+            # A state of an earlier version has none of these.
+            self._curves, self._further = state.get("curves", {}), state.get("further", {})

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import literal
-from raygpu.errors import BadInput
+from raygpu.records.csv_files import read_rows
 from raygpu.records.json_files import rounded
+from raygpu.records.space_columns import CHANGES, LAST, OF_SET, space_beside, space_columns, space_values
 from raygpu.records.whole_files import whole_file
 from raygpu.search.scoring import rank
+from raygpu.search.space import Space
 from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 
-OF_SET = ("set", "repeat", "fold")
-"""Columns of a sweep whose sets of hyper-parameters are trained several times."""
 LOSS = "validation_loss"
 """Column of the validation loss at the epoch of the score, which ranks trials with equal scores."""
 OWN = ("id", "status", "score", LOSS, "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours")
 """Columns before those of the hyper-parameters."""
-LAST = "last."
-"""Prefix of a hyper-parameter's last value, where a population has changed it."""
-CHANGES = "changes"
-"""Column of a population's trials: how often each took over another one's parameters."""
-PREFIX = "space."
-"""Prefix of a hyper-parameter whose name is that of another column, or begins so itself."""
-BOOLEANS = {"True": True, "False": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +69,27 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
 
 
 def read(path: Path) -> list[TrialRow]:
-    """Return the rows; none without the file. Raises BadInput if it is damaged."""
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        rows = csv.DictReader(file, restval="")
-        try:
-            names = set(rows.fieldnames or ())
-            own = [*OWN, *(OF_SET if set(OF_SET) <= names else ())]
-            last = [name for name in names if name.startswith(LAST)]
-            own += [CHANGES, *last] if last else []
-            return [_row(row, own) for row in rows]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
+    """Return the rows, with values as the space in the sweep's folder has them; none without the file.
+
+    Raises BadInput if it is damaged.
+    """
+    space = space_beside(path)
+    return read_rows(path, lambda row: _row(row, space))
 
 
 def ranked(rows: Iterable[TrialRow], *, maximize: bool) -> list[TrialRow]:
     """Return the trials with a finite score, the best first; equal ones as the sweep has ranked them."""
     finite = [row for row in rows if row.finite]
     return sorted(
-        finite, key=lambda row: (*rank(row.score or 0.0, row.validation_loss, maximize=maximize), row.trial_id)
+        finite,
+        key=lambda row: (
+            *rank(row.score or 0.0, row.validation_loss, maximize=maximize),
+            Trial.order(row.trial_id),
+        ),
     )
 
 
-def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
+def _row(row: Mapping[str, str], space: Space | None) -> TrialRow:
     return TrialRow(
         trial_id=row["id"],
         status=row["status"],
@@ -107,22 +97,6 @@ def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
         epochs=int(row["epochs"] or 0),
         samples_per_s=float(row["samples_per_s"]) if row["samples_per_s"] else None,
         gpu=int(row["gpu"]) if row["gpu"] else None,
-        hyperparameters=space_values(row, own),
+        hyperparameters=space_values(row, OWN, space),
         validation_loss=float(row[LOSS]) if row.get(LOSS) else None,  # an earlier version's file has none
     )
-
-
-def space_columns(names: Iterable[str], own: Collection[str]) -> list[str]:
-    """Return the columns of hyper-parameters. own: the file's other columns."""
-    return [f"{PREFIX}{name}" if name in own or name.startswith(PREFIX) else name for name in names]
-
-
-def space_values(row: Mapping[str, str], own: Collection[str]) -> dict[str, Any]:
-    """Return the hyper-parameters of a row; those that it lacks are left out. own: the file's other columns.
-
-    Raises ValueError for a row with more cells than there are columns.
-    """
-    given = {name: text for name, text in row.items() if name not in own and text != ""}
-    if None in given.keys():  # noqa: SIM118 - where csv keeps the further cells
-        raise ValueError("more cells than columns")
-    return {name.removeprefix(PREFIX): BOOLEANS.get(text, literal(text)) for name, text in given.items()}

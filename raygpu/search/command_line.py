@@ -39,12 +39,15 @@ def render(command: str, values: Mapping[str, Any]) -> list[str]:
     A word whose hyper-parameter this trial does not have is left out, and so is an option right before it.
     """
     words: list[str] = []
+    after_option = False
     for word in shlex.split(command):
         names = [name for _, name, _, _ in string.Formatter().parse(word) if name]
-        if all(name in values for name in names):
+        is_given = all(name in values for name in names)
+        if is_given:
             words.append(_filled_word(word, values))
-        elif word == f"{{{names[0]}}}" and words and words[-1].startswith("-"):
+        elif word == f"{{{names[0]}}}" and after_option:
             words.pop()
+        after_option = is_given and word.startswith("-")
     return words
 
 

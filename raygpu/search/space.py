@@ -17,6 +17,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -86,18 +87,19 @@ class Parameter:
         rng = np.random.default_rng([seed, index, zlib.crc32(self.name.encode())])
         return _DRAWS[self.kind](rng, self.arguments)
 
-    def from_text(self, text: str) -> Any:
-        """Return the value of which a tracking server keeps `str(value)`, in its own type: "1" may be text.
+    def from_text(self, text: str, kept: Callable[[Any], str] = str) -> Any:
+        """Return the value of which a file or a tracking server has the text, in its own type: "1" may be text.
 
-        Raises BadInput if the space lists two values with this text, as 1 and "1".
+        kept: gives a value's text there, which may be cut. Raises BadInput if the space lists two values with this
+        text, as 1 and "1".
         """
         listed = self.arguments if self.kind in ("constant", "choice", "grid_search") else ()
         for form in (str, _with_lists):
-            found = [value for value in listed if form(value) == form(text)]
+            found = [value for value in listed if form(kept(value)) == form(text)]
             if len({repr(value) for value in found}) > 1:
                 raise BadInput(
-                    f"space.{self.name}: MLflow keeps {text!r}, which is {' or '.join(map(repr, found))}; promote the"
-                    " trial by its sweep's folder"
+                    f"space.{self.name}: {' and '.join(map(shortened, found))} are both kept as {shortened(text)};"
+                    " promote the best trial by its sweep's folder"
                 )
             if found:
                 return found[0]
@@ -152,6 +154,21 @@ class Space:
             if parameter.active(values):
                 known = given is not None and parameter.name in given
                 values[parameter.name] = given[parameter.name] if known else parameter.draw(seed, index)  # type: ignore[index]
+        return values
+
+    def from_texts(self, text_of: Callable[[str], str | None], kept: Callable[[Any], str] = str) -> dict[str, Any]:
+        """Return a trial's hyper-parameters by the texts that a file or a tracking server has of them.
+
+        text_of: gives a hyper-parameter's text by its name, in the space's order and for those alone that the trial
+        has; None if there is none. kept: as for `Parameter.from_text`. Raises BadInput for a text of two values.
+        """
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if not parameter.active(values):
+                continue
+            text = text_of(parameter.name)
+            if text or (text == "" and "" in parameter.ends()):
+                values[parameter.name] = parameter.from_text(text, kept)
         return values
 
     def grid(self) -> Iterator[dict[str, Any]]:

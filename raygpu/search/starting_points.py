@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raygpu.errors import BadInput, suggestion
-from raygpu.search.space import Parameter, Space
+from raygpu.search.space import Parameter, Space, quantized, stepped
 
 NEAR = 1e-9
 """Relative distance within which a number counts as a multiple of a step."""
@@ -98,14 +98,9 @@ def value_in(parameter: Parameter, value: Any) -> Any:
         low, high = a[0], a[1] - 1 if kind in ("randint", "lograndint") else a[1]
         if not low <= value <= high:
             raise ValueError(f"read {value!r}; [space] has {low!r} to {high!r}")
-    if kind.startswith("q") and value not in a[:2] and not _on_step(value, a, kind):
-        raise ValueError(f"read {value!r}; [space] has multiples of {a[2]!r}")
+    if kind.startswith("q"):
+        drawn = quantized(value, a[2]) if kind == "qrandn" else stepped(value, *a)
+        if abs(drawn - value) > NEAR * max(a[2], abs(value)):
+            raise ValueError(f"read {value!r}; [space] has multiples of {a[2]!r}")
+        value = drawn
     return int(value) if is_whole else float(value)
-
-
-def _on_step(value: float, a: Sequence[float], kind: str) -> bool:
-    """Return whether a value lies on the steps, which begin at 0 or, as Optuna's and those of whole numbers do, at the
-    low end."""
-    origins = (a[0],) if kind == "qrandint" else (0.0,) if "randn" in kind else (0.0, a[0])
-    steps = [(value - origin) / a[2] for origin in origins]
-    return any(abs(step - round(step)) <= NEAR * max(1.0, abs(step)) for step in steps)

@@ -9,6 +9,8 @@ from typing import Any
 
 BATCH_SIZE = 32
 """Samples of a batch where the hyper-parameters have no `batch_size`."""
+Order = tuple[int, str, int, str]
+"""Key that sorts ids in the order of the search."""
 _NAME = re.compile(r"t[0-9]{4,12}(-[0-9]{1,6})?")
 
 
@@ -45,6 +47,12 @@ class Trial:
     def repeat_name(set_id: str, repeat: int) -> str:
         """Return the id of a set's repeat, from 0: `t0000-1` is the first one."""
         return f"{set_id}-{repeat + 1}"
+
+    @staticmethod
+    def order(trial_id: str) -> Order:
+        """Return the key that sorts ids, of trials or sets, in the order of the search: `t9999` before `t10000`."""
+        set_id, _, number = trial_id.partition("-")
+        return len(set_id), set_id, len(number), number
 
     @staticmethod
     def require_name(value: object) -> str:

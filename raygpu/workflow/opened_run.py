@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import base64
-import csv
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import profile_view
 from raygpu.cli.formatting import score_text
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment
 from raygpu.planning.profiles import Profile
-from raygpu.records import sets_csv
+from raygpu.records import sets_csv, trials_csv
+from raygpu.records.csv_files import read_rows
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.scratch import fetched
 from raygpu.records.sets_csv import SetRow
+from raygpu.records.space_columns import space_columns, text_of
 from raygpu.records.trial_files import kept_files
 from raygpu.reporting import Kept
 from raygpu.search.repeats import Repetition
-from raygpu.search.space import parse
+from raygpu.search.space import Space, parse
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.workflow.checkpoint_models import trained_model
@@ -109,6 +110,10 @@ class SweepRun(_Run):
         super().__init__(directory)
         self.config: SweepConfig = directory.read_config()
 
+    @cached_property
+    def _space(self) -> Space:
+        return parse(self.config.space, self.config.search.algorithm)
+
     def to_dataframe(self, *, sets: bool = False) -> pandas.DataFrame:
         """Return the trials as a data frame, one row for each, the columns of `trials.csv`.
 
@@ -119,7 +124,16 @@ class SweepRun(_Run):
 
         if sets and not self.directory.sets_csv.is_file():
             raise BadInput(f"{self.folder} has no sets.csv: repeats = {self.config.repeats}")
-        return pandas.read_csv(self.directory.sets_csv if sets else self._trials_csv())
+        file = self.directory.sets_csv if sets else self._trials_csv()
+        texts = [each.name for each in self._space.parameters if any(isinstance(end, str) for end in each.ends())]
+        own = sets_csv.OWN if sets else trials_csv.OWN
+        try:
+            columns = pandas.read_csv(file, nrows=0).columns
+            # The text "None" is a value of a hyper-parameter that is text; elsewhere "nan" is a number.
+            missing = {name: ["", "nan"] for name in columns} | {name: [""] for name in space_columns(texts, own)}
+            return pandas.read_csv(file, keep_default_na=False, na_values=missing)
+        except ValueError as error:
+            raise BadInput(f"{file}: cannot be read ({one_line(error)}); --resume writes it anew") from error
 
     @cached_property
     def sets(self) -> list[SetRow]:
@@ -134,21 +148,28 @@ class SweepRun(_Run):
     @cached_property
     def trials(self) -> list[SweepTrial]:
         """All trials that have begun, in the order of their ids."""
-        parameters = parse(self.config.space, self.config.search.algorithm).parameters
-        with self._trials_csv().open(newline="") as file:
-            rows = sorted(csv.DictReader(file), key=lambda row: row["id"])
-        return [
-            SweepTrial(
+        space = self._space
+
+        def trial(row: Mapping[str, str]) -> SweepTrial:
+            """Return the trial of a row."""
+            return SweepTrial(
                 self,
                 row["id"],
                 row["status"],
                 float(row["score"]) if row["score"] else None,
                 int(row["score_epoch"]) if row["score_epoch"] else None,
                 int(row["epochs"]),
-                {each.name: each.from_text(text) for each in parameters if (text := _cell(row, each.name))},
+                space.from_texts(partial(text_of, row)),
             )
-            for row in rows
-        ]
+
+        return sorted(read_rows(self._trials_csv(), trial), key=lambda trial: Trial.order(trial.trial_id))
+
+    def _trial(self, trial_id: str) -> SweepTrial:
+        """Return a trial that the summary names. Raises BadInput if there is no row of it."""
+        for trial in self.trials:
+            if trial.trial_id == trial_id:
+                return trial
+        raise BadInput(f"{self._trials_csv()}: no row of {trial_id}, which summary.json names; --resume writes it anew")
 
     @property
     def best(self) -> SweepTrial | None:
@@ -159,16 +180,13 @@ class SweepRun(_Run):
         best = self.summary["best"]
         if best is None:
             return None
-        trial = next(trial for trial in self.trials if trial.trial_id == best["trial_id"])
-        exact = {"score": best["score"], "hyperparameters": best["hyperparameters"]}  # not rounded by the table
-        return replace(trial, **exact, standard_error=best.get("standard_error"))
+        trial = self._trial(best["trial_id"])
+        return replace(trial, score=best["score"], standard_error=best.get("standard_error"))  # of its set
 
     @property
     def front(self) -> list[SweepTrial]:
         """The trials of the Pareto front, the best in the first metric first; empty for a sweep with one metric."""
-        by_id = {trial.trial_id: trial for trial in self.trials}
-        rows = self.summary.get("front", [])
-        return [replace(by_id[row["trial_id"]], hyperparameters=row["hyperparameters"]) for row in rows]
+        return [self._trial(row["trial_id"]) for row in self.summary.get("front", [])]
 
     def _lines(self) -> list[str]:
         summary, best = self.summary, self.best
@@ -185,7 +203,9 @@ class SweepRun(_Run):
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
-        frame = self.to_dataframe().sort_values("score", ascending=not self.config.maximize).head(SHOWN)
+        ranked = trials_csv.ranked(trials_csv.read(self._trials_csv()), maximize=self.config.maximize)
+        places = {row.trial_id: place for place, row in enumerate(ranked)}
+        frame = self.to_dataframe().sort_values("id", key=lambda ids: ids.map(places)).head(SHOWN)
         text = "<br>".join(map(html.escape, self._lines()))
         return f"<p>{text}</p>{frame.to_html(index=False, escape=True)}"
 
@@ -296,11 +316,6 @@ def _with_picture(lines: Sequence[str], picture: Path) -> str:
     """Return lines and a picture as HTML that needs no other file."""
     text, data = "<br>".join(map(html.escape, lines)), base64.b64encode(picture.read_bytes()).decode()
     return f'<p>{text}</p><img src="data:image/png;base64,{data}">'
-
-
-def _cell(row: Mapping[str, str], name: str) -> str:
-    """Return the text of a hyper-parameter in a row of `trials.csv`; empty if the trial does not have it."""
-    return row[f"space.{name}"] if f"space.{name}" in row else row.get(name, "")
 
 
 def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun | PlaceRun | PackRun:

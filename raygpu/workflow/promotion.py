@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import parse
 from raygpu.search.trials import Trial
+from raygpu.tracking.values import MAX_PARAM, allowed_name, distinct_name, text
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """Form of an MLflow run's id."""
@@ -81,9 +81,7 @@ def _trial_id(best: Mapping[str, Any], file: Path) -> str:
 
 def _why(folder: RunDirectory) -> str:
     """Return the counts of a sweep's trials without a score, as text, if it has ended."""
-    if not folder.summary.is_file():
-        return ""
-    summary = json.loads(folder.summary.read_text())
+    summary = folder.read_summary() or {}
     counts = [f"{summary[name]} {name}" for name in ("diverged", "failed", "interrupted") if summary.get(name)]
     return f" ({', '.join(counts)})" if counts else ""
 
@@ -117,11 +115,19 @@ def _of_trial(
     config: SweepConfig, sweep: str, trial_id: str, params: Mapping[str, str], metrics: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the content that `best.toml` would have for a trial, by what MLflow keeps of it."""
-    score, score_epoch = Scoring.of(config).value(metrics), None
+    scoring = Scoring.of(config)
+    score, score_epoch = replace(scoring, metric=allowed_name(scoring.metric)).value(metrics), None
     if config.score == "best" and "best/score" in metrics:
         score, score_epoch = metrics["best/score"], int(metrics["best/epoch"])
     space = parse(config.space, config.search.algorithm)
-    hyperparameters = {each.name: each.from_text(params[each.name]) for each in space.parameters if each.name in params}
+    names: list[str] = []
+
+    def kept_text(name: str) -> str | None:
+        """Return a hyper-parameter's text, by the name that it got in MLflow beside those before it."""
+        names.append(distinct_name(name, names))
+        return params.get(names[-1])
+
+    hyperparameters = space.from_texts(kept_text, lambda value: text(value)[:MAX_PARAM])
     try:
         seed = Repetition.of(config).seed_of(Trial.require_name(trial_id), config.seed)
     except ValueError as error:

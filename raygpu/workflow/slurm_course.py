@@ -96,7 +96,7 @@ def progress_of(folder: Path) -> float:
                 return sum(float(row.get("epochs") or 0) for row in csv.DictReader(file))
         summary = directory.read_summary()
         return float((summary or {}).get("epochs") or 0)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, csv.Error):
         return 0.0
 
 

@@ -72,3 +72,10 @@ def test_the_file(tmp_path: Path) -> None:
     path.write_text("id,front,a\nt0000,yes,much\n")
     with pytest.raises(BadInput, match="writes it anew"):
         objectives_csv.read(path)
+
+
+@pytest.mark.parametrize("content", [b'id,front,loss\nt0000,"yes,0.5\n', b"id,front,loss\n\xff,yes,0.5\n"])
+def test_a_file_that_cannot_be_split_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "objectives.csv").write_bytes(content)
+    with pytest.raises(BadInput, match=r"objectives.csv: .*; --resume writes it anew"):
+        objectives_csv.read(tmp_path / "objectives.csv")

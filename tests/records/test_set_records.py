@@ -126,3 +126,8 @@ def test_the_repeats_of_one_bad_set_do_not_end_the_sweep() -> None:
     assert found.common_failure(2) is None
     end(found, 1, 0, None)
     assert found.common_failure(2) == "ValueError: x"
+
+
+def test_of_equal_sets_the_first_one_drawn_is_the_best() -> None:
+    trials = [repeat(place, number, 0.5) for place in (10_000, 9998) for number in range(2)]
+    assert [each.set_id for each in ranked_sets(trials, Repetition(2), maximize=True)] == ["t9998", "t10000"]

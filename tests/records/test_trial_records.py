@@ -44,6 +44,32 @@ def test_further_metrics_are_those_of_the_epoch_that_scored() -> None:
     assert (kept.by_id["t0000"].score, kept.by_id["t0000"].further) == (0.5, (7.0,))
 
 
+def test_further_metrics_are_those_of_the_training_whose_parameters_were_kept() -> None:
+    """A worker is lost after the second epoch; what repeats that epoch from a checkpoint has other metrics."""
+    for repeated, score, latency in ((0.6, 0.6, 20.0), (0.4, 0.5, 10.0)):
+        kept = Records(1, Scoring("accuracy", True, "best", (("latency_ms", False),)), DEVICES, epochs=4)
+        kept.start(trial(0))
+        for epoch, accuracy, latency_ms in ((1, 0.5, 10.0), (2, 0.9, 99.0)):
+            metrics = {"accuracy": accuracy, "latency_ms": latency_ms}
+            kept.add("t0000", [EpochResult(epoch, metrics)], None, BestEpoch(accuracy, epoch, None))
+        again = Records(1, kept.scoring, DEVICES, epochs=4)
+        again.restore(kept.state())
+        again.start(trial(0))
+        best = BestEpoch(0.6, 2, None) if repeated > 0.5 else BestEpoch(0.5, 1, None)
+        again.add("t0000", [EpochResult(2, {"accuracy": repeated, "latency_ms": 20.0})], None, best)
+        again.add("t0000", [EpochResult(3, {"accuracy": 0.3, "latency_ms": 30.0})], None, best)
+        assert again.by_id["t0000"].objectives == (score, latency)
+
+
+def test_of_equal_trials_the_first_one_drawn_is_the_best() -> None:
+    kept = records(2)
+    for index in (10_000, 9998):
+        kept.start(trial(index))
+        kept.add(Trial.name(index), [result(1, 0.5)], 0)
+        kept.end(Trial.name(index), "finished")
+    assert [record.trial.trial_id for record in kept.ranked()] == ["t9998", "t10000"]
+
+
 def test_ranking_puts_diverged_last_and_leaves_failed_out() -> None:
     for maximize, best in ((True, "t0001"), (False, "t0000")):
         kept = records(4, maximize)

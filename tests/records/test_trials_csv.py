@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trials_csv import ranked, read, write
 from raygpu.search.scoring import TrialScores
 from tests.report_cases import record
@@ -60,5 +63,51 @@ def test_a_row_with_more_cells_than_columns_is_one_line(tmp_path: Path) -> None:
     write(tmp_path / "trials.csv", [record(0, 0.75)])
     text = (tmp_path / "trials.csv").read_text().rstrip()
     (tmp_path / "trials.csv").write_text(f"{text},1,2\n")
-    with pytest.raises(BadInput, match=r"trials.csv: line 2: ValueError\('more cells than columns'\); --resume"):
+    with pytest.raises(BadInput, match=r"trials.csv: line 2: ValueError: more cells than columns; --resume"):
         read(tmp_path / "trials.csv")
+
+
+@pytest.mark.parametrize("text", ["", "0x10", "1_000", "1", "True", "None", "2024-01-02"])
+def test_a_text_is_read_as_the_space_of_the_sweep_has_it(tmp_path: Path, text: str) -> None:
+    """Without `when` the second trial would have the text, too: its cell is as empty as that of an empty text."""
+    folder = RunDirectory.create(tmp_path, "night")
+    space: dict[str, Any] = {
+        "lr": {"uniform": [0, 1]}, "kind": {"choice": ["a", "b"]},
+        "name": {"choice": [text, "other"], "when": {"kind": "a"}},
+    }  # fmt: skip
+    folder.write_config(SweepConfig.model_validate({"experiment": "m:f", "trials": 2, "space": space}), tmp_path)
+    trials = [{"lr": 0.5, "kind": "a", "name": text}, {"lr": 0.5, "kind": "b"}]
+    write(folder.trials_csv, [record(i, 0.75, **values) for i, values in enumerate(trials)])
+    assert [row.hyperparameters for row in read(folder.trials_csv)] == trials
+
+
+def test_two_values_with_one_text_do_not_keep_a_report_from_its_rows(tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "night")
+    config = {"experiment": "m:f", "trials": 1, "space": {"name": {"choice": [1, "1"]}}}
+    folder.write_config(SweepConfig.model_validate(config), tmp_path)
+    write(folder.trials_csv, [record(0, 0.75, name="1")])
+    assert [row.hyperparameters for row in read(folder.trials_csv)] == [{"name": 1}]
+
+
+def test_names_of_columns_that_other_sweeps_have_stay_hyper_parameters(tmp_path: Path) -> None:
+    values = {"last.lr": 1, "last.": 2, "set": 3, "repeat": 4, "fold": 5, "changes": 6, "lr": 7}
+    write(tmp_path / "trials.csv", [record(0, 0.75, **values)])
+    (row,) = read(tmp_path / "trials.csv")
+    assert row.hyperparameters == values
+
+
+def test_of_equal_trials_the_first_one_drawn_comes_first(tmp_path: Path) -> None:
+    write(tmp_path / "trials.csv", [record(10_000, 0.75), record(9998, 0.75)])
+    assert [row.trial_id for row in ranked(read(tmp_path / "trials.csv"), maximize=True)] == ["t9998", "t10000"]
+
+
+def test_a_long_cell_is_read_and_a_stray_quote_is_one_line(tmp_path: Path) -> None:
+    file, long = tmp_path / "trials.csv", "x" * 140_000
+    write(file, [record(0, 0.75, name=long), record(1, 0.5, name="b")])
+    assert [row.hyperparameters for row in read(file)] == [{"name": long}, {"name": "b"}]
+    file.write_text(file.read_text().replace("t0000", '"t0000'))
+    with pytest.raises(BadInput, match=r"trials.csv: line \d: Error: .*; --resume writes it anew"):
+        read(file)
+    file.write_bytes(b"id,status\n\xff\xfe,finished\n")
+    with pytest.raises(BadInput, match=r"trials.csv: line \d: UnicodeDecodeError: .*; --resume writes it anew"):
+        read(file)

@@ -27,6 +27,13 @@ def test_render() -> None:
         placeholders("python 't.py")
 
 
+def test_only_an_option_of_the_command_itself_goes_with_a_missing_value() -> None:
+    """The value -0.5 begins like an option."""
+    assert render("t.py --shift {shift} {w}", {"shift": -0.5}) == ["t.py", "--shift", "-0.5"]
+    assert render("t.py --{mode} {w}", {"mode": "fast"}) == ["t.py"]
+    assert render("t.py -v --{mode} {w}", {}) == ["t.py", "-v"]
+
+
 def test_every_command_has_the_trials_own_names_too() -> None:
     trial = Trial("t0001", 7, {"lr": 0.1, "seed": 3})
     words = filled("python t.py --lr {lr} --seed {seed} --epochs {epochs} --out {trial_id}.pt", trial, 5)

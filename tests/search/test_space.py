@@ -101,8 +101,25 @@ def test_a_value_of_python_comes_back_as_the_file_has_it(values: list[Any], text
     assert type(listed("choice", values).from_text(text)) is type(found)
 
 
+def test_texts_give_the_hyper_parameters_that_a_trial_has() -> None:
+    """A trial without `width` has an empty cell for it, as one with the empty text for `act`."""
+    table = {"act": {"choice": ["", "tanh"]}, "width": {"choice": [8, 16], "when": {"act": ""}}, "lr": 0.5}
+    space = parse(table)
+    for values in ({"act": "", "width": 16, "lr": 0.5}, {"act": "tanh", "lr": 0.5}):
+        texts = {"act": "", "width": "", **{name: str(value) for name, value in values.items()}}
+        assert space.from_texts(texts.get) == values
+    assert space.from_texts({"act": "tanh", "lr": ""}.get) == {"act": "tanh"}
+
+
+def test_a_text_that_was_cut_is_that_of_the_whole_value() -> None:
+    values = ["a" * 20 + "b", "a" * 20 + "c", "b" * 20]
+    assert listed("choice", values).from_text("b" * 9, lambda value: str(value)[:9]) == values[2]
+    with pytest.raises(BadInput, match="are both kept as 'aaaaaaaaa'"):
+        listed("choice", values).from_text("a" * 9, lambda value: str(value)[:9])
+
+
 def test_a_text_that_two_listed_values_have_is_not_guessed() -> None:
-    with pytest.raises(BadInput, match=r"space.x: MLflow keeps '1', which is '1' or 1; promote the trial by"):
+    with pytest.raises(BadInput, match=r"space.x: '1' and 1 are both kept as '1'; promote the best trial by"):
         listed("choice", ["1", 1]).from_text("1")
 
 

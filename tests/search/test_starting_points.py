@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.search.samplers import sampler
 from raygpu.search.space import parse, random_trials
 from raygpu.search.starting_points import fitting, starting_points, value_in
 
@@ -53,6 +55,36 @@ def test_a_value_outside_the_space_is_refused_in_a_line(table: dict[str, Any], f
     with pytest.raises(BadInput) as refused:
         starting_points(SPACE, [table], 8)
     assert list(refused.value.faults) == [fault]
+
+
+STEPS: list[tuple[str, list[float], float, float | None]] = [
+    ("quniform", [0.05, 1.0, 0.1], 0.15, None),
+    ("quniform", [0.05, 1.0, 0.1], 0.05, 0.05),
+    ("quniform", [0.05, 1.0, 0.1], 0.1 + 0.2, 0.3),
+    ("quniform", [0.1, 0.93, 0.1], 0.93, None),
+    ("qloguniform", [5, 1000, 10], 15, None),
+    ("qlograndint", [5, 1000, 10], 15, None),
+    ("qlograndint", [5, 1000, 10], 20, 20),
+    ("qrandint", [1, 20, 5], 10, 10),
+]
+
+
+@pytest.mark.parametrize("algorithm", ["random", "qmc", "tpe", "nsgaii"])
+@pytest.mark.parametrize(("kind", "arguments", "value", "tried"), STEPS)
+def test_every_algorithm_tries_a_value_on_the_steps_and_none_another(
+    algorithm: str, kind: str, arguments: list[float], value: float, tried: float | None
+) -> None:
+    """Steps begin at 0, and an end of the range that no draw gives is no value, either."""
+    values = {"experiment": "a:b", "trials": 2, "metric": "loss", "start": [{"x": value}]}
+    space = {"x": {kind: arguments}, "y": {"uniform": [0, 1]}}
+    config = SweepConfig.model_validate(values | {"space": space, "search": {"algorithm": algorithm, "generation": 2}})
+    if tried is None:
+        with pytest.raises(BadInput, match=f"x: read {value}; .space. has multiples of {arguments[2]}"):
+            sampler(config, parse(space, algorithm))
+        return
+    first = sampler(config, parse(space, algorithm)).next()
+    assert first is not None
+    assert first.hyperparameters["x"] == tried
 
 
 def test_more_sets_than_trials_are_refused() -> None:

@@ -1,10 +1,12 @@
-"""Ids of trials that are read from files become folders only if they are ids."""
+"""A trial is promoted by its sweep's folder or MLflow run: with its id, hyper-parameters and score."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
 
 from raygpu.api import _start
 from raygpu.config import SweepConfig, TrainConfig
@@ -15,6 +17,8 @@ from raygpu.records.best_trial import write_best
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
+from raygpu.tracking import origins
+from raygpu.tracking.values import as_params
 from raygpu.workflow.opened_run import SweepRun, open_run
 from raygpu.workflow.promotion import promoted
 
@@ -89,4 +93,42 @@ def test_a_population_is_trained_from_python_as_by_the_command(tmp_path: Path) -
 def test_a_best_trial_without_an_id_is_refused(folder: RunDirectory, text: str) -> None:
     folder.best_toml.write_text(text)
     with pytest.raises(BadInput, match=r"source\.trial_id: read None"):
+        promoted(str(folder.path), TrackingSection, False)
+
+
+LONG = ["x" * 7000, "y" * 7000]
+VALUES = {"kind": "", "a[0].width": 16, "a_0_.width": 8, "text": LONG[1], "code": "0x10", "nul": "a\0b"}
+SPACE = {
+    "kind": {"choice": ["", "b"]}, "a[1].width": {"choice": [1, 2], "when": {"kind": "b"}},
+    "a[0].width": {"choice": [8, 16]}, "a_0_.width": {"choice": [8, 16]}, "text": {"choice": LONG},
+    "code": {"choice": ["0x10", "0x20"]}, "nul": {"choice": ["a\0b", "c"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["acc@1", "validation/acc@1"])
+def test_a_trial_of_mlflow_has_all_its_hyper_parameters_and_its_score(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """MLflow has other names for some of them and for the metric, and cuts and changes texts."""
+    config = {
+        "experiment": "tests.cases:ramp", "trials": 2, "epochs": 1, "metric": "acc@1", "direction": "max",
+        "space": SPACE,
+    }  # fmt: skip
+
+    def origin(uri: str, experiment: str, run_id: str, folder: Path, **_: Any) -> origins.Origin:
+        """Return the origin of a trial that is not the best."""
+        (folder / "config.toml").write_text(tomli_w.dumps(config))
+        metrics = {name.replace("@", "_"): 0.75, "train/loss": 0.5}
+        return origins.Origin("night", "a" * 32, folder, "t0001", as_params(VALUES)[0], metrics, False)
+
+    monkeypatch.setattr(origins, "origin", origin)
+    values = promoted("b" * 32, TrackingSection, False).values
+    assert values["hyperparameters"] == VALUES
+    assert (values["source"]["metric"], values["source"]["score"]) == ("acc@1", 0.75)
+
+
+def test_a_damaged_summary_is_one_line(folder: RunDirectory) -> None:
+    folder.best_toml.unlink()
+    folder.summary.write_text('{"diverged": 1')
+    with pytest.raises(BadInput, match=r"summary.json: cannot be read .*; --resume writes it anew"):
         promoted(str(folder.path), TrackingSection, False)

@@ -13,7 +13,7 @@ from typing import Any
 from raygpu.records import scratch
 from raygpu.records.run_directory import SCORE
 from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, rank
-from raygpu.search.trials import EpochResult
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ModelArray
 
 # Tune takes percentiles of scores: the worst one is finite, so that a percentile stays a number.
@@ -117,7 +117,10 @@ class MemberResults:
 
     def _may_stay(self, name: str) -> bool:
         """Return whether a member's parameters may be needed, compared with the members that have ended."""
-        return self.keep_all or self.best is None or self.rank(name) <= self.best
+        if self.keep_all or self.best is None:
+            return True
+        own, best = self.rank(name), self.best
+        return (*own[:-1], Trial.order(name)) <= (*best[:-1], Trial.order(best[-1]))
 
     def _write(self, name: str, array: ModelArray) -> None:
         (self.folder / name).mkdir()
