@@ -17,6 +17,7 @@ from raygpu.training.distributed.micro_batch_check import (
     inexact_metrics,
     loss_evaluator,
     loss_line,
+    require_dense,
     state_lines,
     users_code,
 )
@@ -134,6 +135,9 @@ def _checked(
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
         if source.kind == "torch":
             parallel = _with_least(parallel, look.least_samples(), devices, samples_per_epoch)
+            require_dense(
+                look, *(("workers", "train on one device") if devices > 1 else ("accumulate", "leave it out"))
+            )
             lines += state_lines(look, by_share=config.loss_by_share)
         else:
             lines += effect_lines(look)

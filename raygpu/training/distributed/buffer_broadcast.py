@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from raygpu.training.distributed.gradients import broadcast
@@ -16,15 +18,29 @@ from raygpu.training.distributed.torch_loss_check import buffers
 class BufferBroadcast:
     """Keeps alike, on all ranks, the buffers that training changes: each step begins with those of rank 0.
 
+    A buffer may begin to change in any step. The ranks tell each other by a message of four bytes between their
+    processors, which is under way while the optimizer steps.
+
     Statistics of BatchNorm, which training does not read, are rank 0's: it evaluates and saves.
     """
 
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
-        self._ranks, self._model = ranks, model
-        self._before: dict[str, torch.Tensor] | None = None
-        self._names: list[str] | None = None
-        """Names of the buffers that change, collected in the first step; None before it."""
-        self._evaluated: list[str] = []
+    def __init__(self, model: nn.Module, ranks: Ranks, group: Any) -> None:
+        """group: of torch.distributed, of the ranks' processors."""
+        self._ranks, self._model, self._group = ranks, model, group
+        self.names: list[str] = []
+        """Names of the buffers that have changed so far, the same on all ranks."""
+        self._owners = {name: model.get_submodule(name.rpartition(".")[0])._buffers for name in buffers(model)}
+        self._values: dict[str, torch.Tensor] | None = {}
+        """Copies of all buffers before the first step; None after it."""
+        self._before: dict[str, tuple[torch.Tensor | None, int]] = {}
+        """Each buffer that has not changed yet, and its version, as this step began."""
+        self._changed: list[str] = []
+        """Names of the buffers that this rank's last step was the first to change."""
+        self._told = torch.zeros(1, dtype=torch.int32)
+        """Number of such buffers, of all ranks once `_work` has ended."""
+        self._work: Any = None
+        """The sum of `_told` over ranks, under way."""
+        self.evaluated: list[str] = []
         """Names of the buffers that this rank's latest evaluation has changed."""
 
     @contextmanager
@@ -33,28 +49,56 @@ class BufferBroadcast:
         before = {name: (id(buffer), buffer._version) for name, buffer in buffers(self._model).items()}
         yield
         present = buffers(self._model)
-        self._evaluated = [name for name, b in present.items() if before.get(name) != (id(b), b._version)]
+        self.evaluated = [name for name, b in present.items() if before.get(name) != (id(b), b._version)]
 
     def begin_epoch(self) -> None:
         """Copy the buffers that the evaluation of rank 0 has changed to all ranks."""
-        names = self._ranks.gather([self._evaluated])[0]
+        names = self._ranks.gather([self.evaluated])[0]
         if names:
             present = buffers(self._model)
             broadcast([present[name] for name in names])
 
     def begin_step(self) -> None:
         """Copy the changing buffers of rank 0 to all ranks; before the first step, take a copy of all."""
-        if self._names is None:
-            self._before = {name: buffer.clone() for name, buffer in buffers(self._model).items()}
-        elif self._names:
+        self.agree()
+        if self._values is not None:
+            self._values = {name: buffer.clone() for name, buffer in buffers(self._model).items()}
+        if self.names:
             present = buffers(self._model)
-            broadcast([present[name] for name in self._names])
+            broadcast([present[name] for name in self.names])
+        self._before = {name: self._version(name) for name in self._owners if name not in self.names}
 
     def end_step(self) -> None:
-        """Collect, after the first step, the names of the buffers that it changed on any rank."""
-        if self._before is None:
+        """Look for buffers that this step was the first to change; tell the other ranks, which wait for it later."""
+        if not self._owners:
             return
-        present = buffers(self._model)
-        own = [name for name, before in self._before.items() if not torch.equal(before, present[name])]
-        told = self._ranks.gather([own])
-        self._names, self._before = sorted({name for names in told for name in names}), None
+        self._changed = [name for name, (old, version) in self._before.items() if not self._is(name, old, version)]
+        if self._values is not None:  # by their values: some write to them in a way that torch does not count
+            present = buffers(self._model)
+            self._changed = [name for name, value in self._values.items() if not torch.equal(value, present[name])]
+            self._values = None
+        if self._before:
+            self._told.fill_(len(self._changed))
+            self._work = dist.all_reduce(self._told, group=self._group, async_op=True)
+
+    def agree(self) -> None:
+        """Add the buffers that the last step was the first to change, on any rank."""
+        if self._work is None:
+            return
+        self._work.wait()
+        self._work = None
+        if self._told.item():
+            self.add([name for names in self._ranks.gather([self._changed]) for name in names])
+
+    def add(self, names: Sequence[str]) -> None:
+        """Begin each step with these buffers of rank 0, too; on all ranks the same."""
+        self.names = sorted({*self.names, *names})
+
+    def _version(self, name: str) -> tuple[torch.Tensor | None, int]:
+        buffer = self._owners[name][name.rpartition(".")[2]]
+        return buffer, 0 if buffer is None else buffer._version
+
+    def _is(self, name: str, old: torch.Tensor | None, version: int) -> bool:
+        """Return whether a buffer is still the same tensor, and no one has written to it."""
+        now, present = self._version(name)
+        return now is old and present == version

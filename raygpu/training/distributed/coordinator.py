@@ -139,14 +139,17 @@ class Coordinator:
         """Whether the next step is measured for the gradient noise scale."""
         return self.ranks.world > 1 and self.taken % NOISE_EVERY == 0
 
-    def exchange(self, own: Sequence[RankReport], norms: Sequence[Norm], wall_s: float) -> ExchangeResult:
+    def exchange(
+        self, own: Sequence[RankReport], norms: Sequence[Norm], wall_s: float, checksum: int | None = None
+    ) -> ExchangeResult:
         """Exchange reports with the other ranks, and decide alike on the next split and the next exchange.
 
         own: reports of this process' ranks. norms: of each step measured for the noise scale. wall_s: seconds since the
-        last exchange.
+        last exchange. checksum: of this process' copy of the model at the end of an epoch.
         """
-        told: list[tuple[RankReport, float]] = self.ranks.gather([(report, wall_s) for report in own])
-        reports = [report for report, _ in told]
+        told: list[tuple[RankReport, float, int | None]]
+        told = self.ranks.gather([(report, wall_s, checksum) for report in own])
+        reports = [report for report, _, _ in told]
         for index, norm in enumerate(norms):
             self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
         rates = tuple(r.rate for r in reports)
@@ -160,6 +163,7 @@ class Coordinator:
             self.noise.scale(),
             sum(r.loss_sum for r in reports) / (sum(r.loss_weight for r in reports) or 1.0),
             reports[0].request,
+            len({checksum for _, _, checksum in told}) == 1,
         )
 
     def _plan_next(self, wall_s: float) -> None:
@@ -185,3 +189,5 @@ class ExchangeResult:
     loss: float
     """Loss of the epoch so far."""
     request: ControlRequest
+    are_alike: bool
+    """Whether all ranks have the same model, as far as checksums tell."""

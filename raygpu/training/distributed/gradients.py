@@ -62,7 +62,7 @@ class _Bucket:
     def start(self, weight: float, square: torch.Tensor | None) -> None:
         """Begin to sum this rank's gradients, each times `weight`, with those of the others.
 
-        square: the sum of this rank's squares is added to this tensor.
+        square: the sum of the squares of this rank's part of the sum is added to this tensor.
         """
         found = [parameter.grad for parameter in self.parameters]
         self.unused = [place for place, gradient in enumerate(found) if gradient is None]
@@ -75,10 +75,10 @@ class _Bucket:
         if pairs:
             views, gradients = zip(*pairs, strict=True)
             copy_all(list(views), real(*gradients))
-        if square is not None:
-            square += self.flat[: -len(self.parameters)].float().square().sum()
         if weight != 1:
             self.flat.mul_(weight)
+        if square is not None:
+            square += self.flat[: -len(self.parameters)].float().square().sum()
         self.work = dist.all_reduce(self.flat, async_op=True)
 
     @torch.no_grad()
@@ -124,7 +124,7 @@ class GradientSum:
         """Run the backward pass of the last part of a batch, and begin to sum all ranks' gradients.
 
         backward: None if all of it has been done. weight: factor on this rank's gradient in the sum. square: |g|^2 of
-        this rank is added to this tensor.
+        this rank's part of the sum is added to this tensor.
         """
         self._weight, self._square, self._next = weight, square, 0
         for bucket in self._buckets:

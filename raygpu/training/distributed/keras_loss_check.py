@@ -75,6 +75,9 @@ class KerasLossEvaluator:
             found |= experiment.metrics(outputs, given)
         return {name: Value.of(value) for name, value in found.items()}
 
+    def values_without_noise(self, rows: np.ndarray) -> None:
+        """Return None: Keras' random numbers cannot be replaced."""
+
     def hold(self, rows: np.ndarray) -> None:
         """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
         with no_gpu():

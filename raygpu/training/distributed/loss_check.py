@@ -6,6 +6,7 @@ the combined losses of parts of them, on the CPU, in evaluation mode, without an
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,9 @@ class LossEvaluator(Protocol):
 
     def values(self, rows: np.ndarray) -> Mapping[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
+
+    def values_without_noise(self, rows: np.ndarray) -> Mapping[str, Value] | None:
+        """Return `values` with a constant in place of each random number; None if that cannot be."""
 
     def hold(self, rows: np.ndarray) -> None:
         """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
@@ -253,7 +257,7 @@ def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> li
         look.hold(rows)
         whole, again = look.held(slice(0, len(rows))), look.held(slice(0, len(rows)), seed=1)
     except Exception:  # noqa: BLE001 - the outputs cannot be cut
-        return [Difference(name, "unsteady") for name in names]
+        return [_without_noise(look, rows, name) for name in names]
     for name in names:
         if not _same(whole[name], again[name], look) or not math.isfinite(whole[name].result):
             found.append(Difference(name, "unsteady"))
@@ -262,6 +266,27 @@ def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> li
                     for sizes in cuts(len(rows)))  # fmt: skip
         found += [each for each in compared if each is not None][:1]
     return found
+
+
+def _without_noise(look: LossEvaluator, rows: np.ndarray, name: str) -> Difference:
+    """Return the difference that is left with constants in place of random numbers, as of samples that are compared
+    with each other; "unsteady" if there is none, or anything else is drawn."""
+
+    def values(chosen: np.ndarray) -> Value:
+        """Return the value of these samples. Raises ValueError if there is none without random numbers."""
+        found = look.values_without_noise(chosen)
+        if found is None or not math.isfinite(found[name].result):
+            raise ValueError("other random numbers, or no finite value")
+        return found[name]
+
+    with contextlib.suppress(Exception):  # nothing can be compared
+        whole = values(rows)
+        for sizes in cuts(len(rows)):
+            parts_of_it = [values(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]
+            found = _compared(look, name, whole, parts_of_it, sizes)
+            if found is not None and _same(whole, values(rows), look):
+                return found
+    return Difference(name, "unsteady")
 
 
 def _compared(

@@ -54,8 +54,21 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
             lines.append(HOOKED.format(name=name))
         if has_batch_norm(look.model):
             lines.append("BatchNorm: each part of a batch is normalised by itself")
+        require_dense(look, "micro_batch_size", "leave it out")
         found = differences(look, inputs, targets, max(settings.batch_size, LOOKED_AT))
         return lines + [loss_line(each, source, WHOLE) for each in found]
+
+
+def require_dense(look: Any, name: str, remedy: str) -> None:
+    """Raise BadInput if the optimizer takes sparse gradients alone: those of parts of a batch are added as dense ones.
+
+    look: of a torch experiment. name: of the setting that cuts batches. remedy: what to do about it.
+    """
+    if look.takes_sparse_gradients():
+        raise BadInput(
+            f"{name}: optimizer() returned SparseAdam, which takes sparse gradients, and those of the parts of a batch"
+            f" are added as dense ones: {remedy}, or use another optimizer"
+        )
 
 
 @contextlib.contextmanager
@@ -71,16 +84,22 @@ def users_code(source: Source) -> Iterator[None]:
 
 
 def inexact_metrics(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
-    """Return a line for the loss, and for each metric, that is no mean over validation samples, which an evaluation
-    takes in several batches. Some samples are looked at. Raises any exception of the experiment."""
+    """Return a line for the loss, and for each metric, that is no mean over samples, where an evaluation takes the
+    validation or the test samples in several batches. Some validation samples are looked at. Raises any exception of
+    the experiment."""
     look_at, num_validation = loss_evaluator(source), num_samples(splits.validation_targets)
-    if len(evaluation_bounds(num_validation)) == 1:
+    sizes = {"validation": num_validation}
+    if splits.test_targets is not None:
+        sizes["test"] = num_samples(splits.test_targets)
+    cut = {part: size for part, size in sizes.items() if len(evaluation_bounds(size)) > 1}
+    if not cut:
         return []
-    rows = np.linspace(0, num_validation - 1, MOST).astype(int)
+    rows = np.unique(np.linspace(0, num_validation - 1, MOST).astype(int))
     inputs, targets = take(splits.validation_inputs, rows), take(splits.validation_targets, rows)
     look = look_at(code, hp, inputs, targets, with_metrics=True)
     return [
-        f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {EVALUATION_BATCH:,},"
+        f"{' and '.join(f'{part}/{found.name}, of {size:,} samples,' for part, size in cut.items())}"
+        f" {'is' if len(cut) == 1 else 'are'} the mean of batches of {EVALUATION_BATCH:,},"
         f" as it is no mean over samples: {found}; raygpu.Mean(total, weight) is exact"
         for found in differences(look, inputs, targets)
         if found.kind == "parts"
@@ -110,8 +129,9 @@ def state_lines(look: Any, *, by_share: bool) -> list[str]:
         lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
     if not by_share and not look.gradient_adds_up():
         lines.append(
-            "the gradient of a batch is not the mean of those of its parts (a hook, scale_grad_by_freq, or a layer that"
-            " looks at the whole batch while it trains?), though the loss is: each part's is computed by itself"
+            "the gradient of a batch is not the mean of those of its parts (scale_grad_by_freq, a layer that looks at"
+            " the whole batch while it trains, or a hook, which sees that of a Mean before it is divided?), though the"
+            " loss is: each part's is computed by itself"
         )
     return lines
 

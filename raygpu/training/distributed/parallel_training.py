@@ -87,10 +87,12 @@ class ParallelTraining(ProductionTraining, ABC):
         began = time.perf_counter()
         validation = self._evaluate() if ended and (self.ranks.rank == 0 or self.evaluates_together) else {}
         validate_s = time.perf_counter() - began
-        told = self.coordinator.exchange(reports, norms, wall_s)
+        told = self.coordinator.exchange(reports, norms, wall_s, self._checksum() if ended else None)
         lr, step, result = self._lr(self.step - 1), self.step, None
         if ended:
             self.epoch, self.step = self.epoch + 1, 0
+            if not told.are_alike:
+                self._join()
             metrics = {"train/loss": told.loss, **self._further_metrics()}
             metrics |= {f"validation/{name}": value for name, value in validation.items()}
             result = EpochResult(self.epoch, metrics, self.samples_per_epoch, self._train_s, validate_s, waited_s)
@@ -112,6 +114,14 @@ class ParallelTraining(ProductionTraining, ABC):
     def _take_waited(self) -> float | None:
         """Return the seconds that this process has waited for samples since the last call; None for data in memory."""
         return None
+
+    def _checksum(self) -> int | None:
+        """Return a checksum of this rank's copy of the model, the same on all ranks; None if there is none."""
+        return None
+
+    def _join(self) -> None:
+        """Make the models of all ranks alike, which differ at the end of an epoch. All ranks call it."""
+        raise NotImplementedError
 
     def _further_metrics(self) -> dict[str, float]:
         """Return metrics of the epoch's training beside the loss."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
+from raygpu.training.distributed.rank_generators import drawn_alike
 from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
+from raygpu.training.distributed.replicas import Replicas
 from raygpu.training.distributed.stopwatch import Stopwatch
 from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient, Turns
 
@@ -21,7 +24,7 @@ THAWED = (
 class RanksTurnGradient(TurnGradient):
     """Computes the gradient of each turn as that of the whole batch. All ranks make the same calls.
 
-    stopwatch: stands still while this rank waits for the others.
+    stopwatch: stands still while this rank waits for the others. replicas: of the ranks' models; None of one rank.
     """
 
     def __init__(
@@ -31,24 +34,35 @@ class RanksTurnGradient(TurnGradient):
         device: torch.device,
         stopwatch: Stopwatch,
         take_unfrozen: Callable[[], Sequence[Any]],
+        replicas: Replicas | None,
     ) -> None:
         super().__init__(take_unfrozen)
-        self._ranks, self._stopwatch = ranks, stopwatch
+        self._ranks, self._device, self._stopwatch, self._replicas = ranks, device, stopwatch, replicas
         self._gradients = {
             name: RanksGradient(parameters, ranks, device) for name, parameters in optimizer.parameters_by_name.items()
         }
         self._own, self._share = 1, 1.0
+        self._batch: tuple[int, ...] = ()
+        self._num_turns = 0
+        """Turns of this batch so far."""
 
-    def begin(self, own: int, share: float) -> None:
-        """Begin a batch. own: this rank's samples. share: the weight of their mean gradient in the batch's."""
-        self._own, self._share = own, share
+    def begin(self, own: int, share: float, batch: tuple[int, ...]) -> None:
+        """Begin a batch. own: this rank's samples. share: the weight of their mean gradient in the batch's. batch:
+        seed, epoch and number of the batch, for random numbers of the optimizers."""
+        self._own, self._share, self._batch, self._num_turns = own, share, batch, 0
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Return the context of the optimizer's step in a turn: it draws the same on all ranks."""
+        self._num_turns += 1
+        return drawn_alike(self._device, *self._batch, self._num_turns) if self._ranks.world > 1 else nullcontext()
 
     def next_turn(self, turns: Turns) -> Any:
         """Return what `training_step` yields next; None at the end.
 
         Raises ValueError if ranks take different turns: they would wait for each other for ever.
         """
-        turn = super().next_turn(turns)
+        with nullcontext() if self._replicas is None else self._replicas.watched():
+            turn = super().next_turn(turns)
         self._stopwatch.pause()
         told = self._ranks.gather([_name(turn)])
         self._stopwatch.go_on()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Splits, Sum
 from raygpu.training.data.generators import random_state_kept
+from raygpu.training.distributed.constant_draws import ConstantDraws
 from raygpu.training.distributed.loss_check import (
     DOUBLE,
     HALF,
@@ -30,7 +31,11 @@ from raygpu.training.torch.experiment import forward, overrides, summed_loss
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
 from raygpu.training.torch.read_data import training_data
+from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
+
+COUNTED = 8
+"""Number of steps that are looked at if a buffer counts them: others may begin to change later."""
 
 
 class TorchLossEvaluator:
@@ -83,6 +88,12 @@ class TorchLossEvaluator:
             found |= experiment.metrics(outputs, targets)
         return {name: Value.of(value) for name, value in found.items()}
 
+    def values_without_noise(self, chosen: np.ndarray) -> dict[str, Value] | None:
+        """Return `values` with a constant in place of torch's uniform and normal numbers; None if others are drawn."""
+        with ConstantDraws() as draws:
+            found = self.values(chosen)
+        return None if draws.others else found
+
     @torch.no_grad()
     def hold(self, chosen: np.ndarray) -> None:
         """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
@@ -126,16 +137,23 @@ class TorchLossEvaluator:
 
     @torch.no_grad()
     def moving_buffers(self) -> list[str]:
-        """Return the names of buffers that a step of training changes, without those of BatchNorm."""
+        """Return the names of buffers that a step of training changes, without those of BatchNorm; if one of them
+        counts, those that change in one of a few steps."""
         model = self._model().train()
         for parameter in model.parameters():  # a moving average of them begins as they are, and moves once they have
             parameter.mul_(1.5).add_(0.01)
         before = {name: buffer.clone() for name, buffer in buffers(model).items()}
+        moved: list[str] = []
         try:
-            self._run(model, torch.arange(2))
+            for _ in range(COUNTED):
+                self._run(model, torch.arange(2))
+                present = buffers(model)
+                moved = [name for name, buffer in present.items() if not torch.equal(buffer, before[name])]
+                if all(present[name].is_floating_point() for name in moved):
+                    break
         except Exception:  # noqa: BLE001 - it shows in the training
             return []
-        return [name for name, buffer in buffers(model).items() if not torch.equal(buffer, before[name])]
+        return moved
 
     @torch.no_grad()
     def written_parameters(self) -> list[str]:
@@ -155,6 +173,18 @@ class TorchLossEvaluator:
             for name, (version, values) in before.items()
             if now[name]._version != version or not torch.equal(now[name], values)
         ]
+
+    def takes_sparse_gradients(self) -> bool:
+        """Return whether an optimizer of the experiment's own takes nothing but sparse gradients."""
+        if not overrides(self._experiment, "optimizer"):
+            return False
+        try:
+            experiment, model = self._fresh()
+            made = experiment.optimizer(model, Hyperparameters.of(self._hp))  # type: ignore[attr-defined]
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return False
+        each = made.values() if isinstance(made, Mapping) else [made]
+        return any(isinstance(optimizer, torch.optim.SparseAdam) for optimizer in each)
 
     def moving_state(self) -> str | None:
         """Return an attribute, or other state in Python, that a step of training changes; None without any.
@@ -249,11 +279,12 @@ class TorchLossEvaluator:
         return len(next(iter(tree_leaves(self._targets))))
 
     def gradient_adds_up(self) -> bool:
-        """Return whether the gradient of a few samples is the sum of those of parts of them; True if that cannot be
-        tested.
+        """Return whether the gradient of a few samples follows from those of parts of them, as a training computes
+        these; True if that cannot be tested.
 
-        It is not if hooks change it by more than a factor, an embedding divides it by how often a row is used, or the
-        model looks at the whole batch while it trains.
+        It does not if hooks change it by more than a factor, an embedding divides it by how often a row is used, or the
+        model looks at the whole batch while it trains. Of a `Mean`, the parts have the gradient of their numerators,
+        and hooks another scale than of the whole.
         """
         chosen = torch.arange(min(MIXED, self._count))
         if not self._with_gradient or len(chosen) < 4:
@@ -279,8 +310,29 @@ class TorchLossEvaluator:
 
     def _adds_up(self, chosen: torch.Tensor, *, training: bool) -> bool:
         cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
-        parts = [self._gradient(part, training=training) for part in chosen.split(cut)]
-        return self._near(self._gradient(chosen, training=training), [sum(each) for each in zip(*parts, strict=True)])
+        whole = self._gradient(chosen, training=training)
+        return self._near(whole, self._from_parts(chosen.split(cut), len(chosen), training=training))
+
+    def _from_parts(self, parts: Sequence[torch.Tensor], whole: int, *, training: bool) -> list[torch.Tensor]:
+        """Return the gradient of a batch of `whole` samples as a training computes it by parts: see `StepGradient`."""
+        above, below, values = [], [], []
+        for part in parts:
+            loss, model = self._loss_of_copies(part, training=training)
+            values.append(Value.of(loss))
+            if not isinstance(loss, Mean):
+                backward(loss, 1.0 if isinstance(loss, Sum) else len(part) / whole)
+                above.append(_taken(model))
+                continue
+            backward(Sum(loss.total), retain=True)
+            above.append(_taken(model))
+            if isinstance(loss.weight, torch.Tensor) and loss.weight.requires_grad:
+                backward(Sum(loss.weight))
+            below.append(_taken(model))
+        sums, others = ([sum(each) for each in zip(*some, strict=True)] for some in (above, below))
+        if not others:
+            return sums
+        total, weight = sum(each.total for each in values), sum(each.weight for each in values) or 1.0
+        return [(one - total / weight * other) / weight for one, other in zip(sums, others, strict=True)]
 
     def _near(self, whole: list[torch.Tensor], other: list[Any]) -> bool:
         rounding = self.rounding if self.exact else 10 * self.rounding
@@ -288,18 +340,28 @@ class TorchLossEvaluator:
         return all(float((one - another).norm()) <= most for one, another in zip(whole, other, strict=True))
 
     def _gradient(self, chosen: torch.Tensor, *, training: bool) -> list[torch.Tensor]:
-        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
+        """Return the gradient of these samples' loss."""
+        loss, model = self._loss_of_copies(chosen, training=training)
+        backward(loss)
+        return _taken(model)
+
+    def _loss_of_copies(self, chosen: torch.Tensor, *, training: bool) -> tuple[Any, nn.Module]:
+        """Return the loss of these samples, by copies of the experiment and the model, and the copy of the model."""
         experiment, model = copy.deepcopy(self._experiment), self._model()
         if training:
             _train_steadily(model)
-        loss = self._loss(experiment, model, chosen)
-        (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
-        found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
-        return [each.to_dense() if each.is_sparse else each for each in found]
+        return self._loss(experiment, model, chosen), model
 
 
 def _arrays(found: Any) -> list[np.ndarray]:
     return [leaf.detach().double().numpy() for leaf in tree_leaves(found)]
+
+
+def _taken(model: nn.Module) -> list[torch.Tensor]:
+    """Return the gradients that a model's parameters have, and drop them; 0 of those without one."""
+    found = [torch.zeros(()) if parameter.grad is None else dense(parameter.grad) for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return found
 
 
 def _train_steadily(model: nn.Module) -> None:

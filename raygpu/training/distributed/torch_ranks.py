@@ -8,16 +8,14 @@ other, which is when its speed is measured.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -28,15 +26,18 @@ from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.gradients import broadcast_initial_state
 from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
+from raygpu.training.distributed.rank_generators import drawn_alike, generators, seed_rank, set_generators
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.distributed.ranks_turns import THAWED, RanksTurnGradient
+from raygpu.training.distributed.replicas import Replicas
 from raygpu.training.distributed.stopwatch import SinceExchange, Stopwatch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm, load_checkpoint
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
 from raygpu.training.torch.reduction import EpochLosses, added_turns, clip_gradients, turn_metrics
@@ -84,6 +85,8 @@ class TorchParallel(ParallelTraining):
         self._stopwatch = Stopwatch(solo.device)
         if (ranks.world > 1 or parallel.accumulate > 1) and (name := hooked_parameter(solo.model)) is not None:
             self.notes.append(HOOKED.format(name=name))
+        self._replicas: Replicas | None = None
+        self._moving: BufferBroadcast | None = None
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
@@ -98,12 +101,13 @@ class TorchParallel(ParallelTraining):
         self._split: list[list[LocalBatch]] = []
         """The split of the epoch's first and last batch as `_batches` have it; empty to have them made anew."""
         self._begin_losses()
-        self._moving = BufferBroadcast(solo.model, ranks) if ranks.world > 1 else None
         self._since = SinceExchange()
 
     def _spread(self, model: nn.Module) -> None:
         broadcast_initial_state(model, self.ranks)
         self._join_batch_norm(model)
+        self._moving = BufferBroadcast(self.solo.model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
+        self._replicas = Replicas(self.solo.model, self.ranks, self._moving)
 
     def _join_batch_norm(self, model: nn.Module) -> None:
         # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
@@ -121,18 +125,15 @@ class TorchParallel(ParallelTraining):
             return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device)
         if self.parallel.accumulate > 1:
             raise ValueError("accumulate: several optimizers take turns with whole batches; leave it out")
-        return RanksTurnGradient(solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen)
+        return RanksTurnGradient(
+            solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen, self._replicas
+        )
 
     # An epoch
 
     def _begin_epoch(self) -> None:
         solo, epoch = self.solo, self.epoch + 1
-        # As of a training on one device, but each rank draws its own dropout and augmentation.
-        seed = epoch_seed(solo.seed, epoch)
-        if self.ranks.rank:
-            words = np.random.SeedSequence([solo.seed, epoch, self.ranks.rank]).generate_state(1, np.uint64)
-            seed = int(words[0])
-        seed_all(seed)
+        seed_rank(solo.seed, epoch, self.ranks.rank)
         self._set_order()
         self._begin_losses()
         if self._moving is not None:
@@ -180,13 +181,14 @@ class TorchParallel(ParallelTraining):
         local_batches = self.coordinator.local_batches(start, end)
         local_batch = local_batches[self.ranks.rank]
         own, sizes = local_batch.samples, local_batch.sizes
+        share = own / (end - start)
         if self._moving is not None:
             self._moving.begin_step()
         if isinstance(gradient, RanksTurnGradient):
-            gradient.begin(own, self._share(own, end - start))
+            gradient.begin(own, share, (solo.seed, self.epoch + 1, self.step))
             return self._take_turns(gradient, own, whole=end - start == self.parallel.global_batch)
         square = torch.zeros((), device=solo.device) if self.coordinator.measures_noise else None
-        gradient.begin(own, self._share(own, end - start), square)
+        gradient.begin(own, share, square)
         for number, size in enumerate(sizes):
             with gradient.set_aside():
                 loss = self._loss()
@@ -205,10 +207,11 @@ class TorchParallel(ParallelTraining):
         if measured:
             assert square is not None
             assert norm is not None
-            self._since.squares.append(solo.loss_scale.unscaled_square(square))
+            self._since.squares.append(solo.loss_scale.unscaled_square(square) / share**2)
             self._since.wholes.append(norm.float().square())
             self._since.shares.append([each.samples for each in local_batches])
-        solo.take_step(lr)
+        with self._stepping():
+            solo.take_step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)
         return None
@@ -223,9 +226,11 @@ class TorchParallel(ParallelTraining):
         self._since.samples += own
         self._since.part = max(self._since.part, own)
 
-    def _share(self, own: int, whole: int) -> float:
-        """Return the weight of this rank's mean gradient, of `own` samples, in that of the batch of `whole`."""
-        return own / whole
+    def _stepping(self) -> AbstractContextManager[None]:
+        """Return the context of the optimizer's step; one of the experiment's own draws the same on all ranks."""
+        if self._replicas is None or isinstance(self.solo.optimizer, BuiltinOptimizer):
+            return nullcontext()
+        return drawn_alike(self.solo.device, self.solo.seed, self.epoch + 1, self.step, 1)
 
     def _take_waited(self) -> float | None:
         return self.solo.data.take_waited()
@@ -234,7 +239,7 @@ class TorchParallel(ParallelTraining):
         """Return the result of the training step on this rank's next part of a batch."""
         solo = self.solo
         inputs, targets = next(self._batches)
-        with solo.autocast():
+        with solo.autocast(), nullcontext() if self._replicas is None else self._replicas.watched():
             return training_loss(solo.experiment, solo.model, inputs, targets, solo.hp)
 
     def _unscale(self) -> None:
@@ -249,7 +254,11 @@ class TorchParallel(ParallelTraining):
     # What ranks tell each other
 
     def _evaluate(self) -> dict[str, float]:
-        with nullcontext() if self._moving is None else self._moving.evaluation():
+        replicas = self._replicas if self.solo.average is None else None  # which is put in the parameters' place
+        with (
+            nullcontext() if self._moving is None else self._moving.evaluation(),
+            nullcontext() if replicas is None else replicas.watched(),
+        ):
             found = self.solo.evaluate()
         self.solo.data.take_waited()  # of the evaluation
         if self.solo.device.type == "cuda":  # its batches are no measure of a training's
@@ -271,6 +280,13 @@ class TorchParallel(ParallelTraining):
             request=request,
         )
         return [report], list(compress(norms, known))
+
+    def _checksum(self) -> int | None:
+        return None if self._replicas is None else self._replicas.checksum()
+
+    def _join(self) -> None:
+        assert self._replicas is not None
+        self._replicas.join(self.epoch)
 
     def _loss_parts(self) -> tuple[float, float]:
         """Return numerator and denominator of the epoch's loss so far, of this rank's samples."""
@@ -308,9 +324,7 @@ class TorchParallel(ParallelTraining):
         """Copy the state to the host, on rank 0; return the function that writes `checkpoint.pt`, in the format of
         `TorchSolo` with the state within an epoch. All ranks call it."""
         solo = self.solo
-        generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
-        drawn = torch.get_rng_state(), generators, _host_generators()
-        told = self.ranks.gather([(drawn, self._saved(self._loss_parts()))])
+        told = self.ranks.gather([(generators(solo.device), self._saved(self._loss_parts()))])
         turn_losses = self._turn_losses()
         states = self.states()
         if self.ranks.rank:
@@ -347,13 +361,7 @@ class TorchParallel(ParallelTraining):
         if len(states) != self.ranks.world:  # drawn anew: no rank is what it was
             seed_all(epoch_seed(self.solo.seed, self.epoch + 1) + self.ranks.rank * 7_919 + self.step)
             return
-        cpu, cuda, *host = states[self.ranks.rank]
-        torch.set_rng_state(cpu)
-        for python, (kind, keys, *rest) in host:  # an older checkpoint has none
-            random.setstate(python)
-            np.random.set_state((kind, np.array(keys, np.uint32), *rest))
-        if cuda is not None and self.solo.device.type == "cuda":
-            torch.cuda.set_rng_state(cuda, self.solo.device)
+        set_generators(states[self.ranks.rank], self.solo.device)
 
     def load_parameters(self, folder: Path) -> None:
         """Begin with a trial's parameters: a warm start."""
@@ -380,12 +388,6 @@ class TorchParallel(ParallelTraining):
         self._gradient.close()
         del self._gradient
         self.solo.close()
-
-
-def _host_generators() -> tuple[Any, Any]:
-    """Return the states of Python's and NumPy's global generators, as a checkpoint can hold them."""
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), (kind, np.asarray(keys).tolist(), *rest)
 
 
 def _synchronized(model: nn.Module) -> nn.Module:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from raygpu.experiment import Mean, Sum
 from raygpu.records.training_progress import ControlRequest
+from raygpu.training.distributed.buffer_broadcast import BufferBroadcast
 from raygpu.training.distributed.gradients import broadcast_initial_state
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.distributed.ranks_gradient import RanksGradient
@@ -78,6 +79,7 @@ class TorchSharded(TorchParallel):
         broadcast_initial_state(model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
         self._join_batch_norm(model)
         self._shards = Shards(self.solo.model, self.ranks, self.solo.device)
+        self._moving = BufferBroadcast(self.solo.model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
         vars(self.solo)["optimizer"] = self._optimizer()  # in the place of the one that it would make
 
     def _optimizer(self) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,10 @@ class TurnGradient:
         """Leave the gradient of the optimizer's loss in its parameters. loss: with the loss scale."""
         self._take_unfrozen()
         backward(loss)
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Return the context of the optimizer's step in a turn."""
+        return nullcontext()
 
 
 class SeveralOptimizers:
@@ -104,7 +108,8 @@ class SeveralOptimizers:
             name, loss = self._checked(turn)
             self._drop_gradients()
             gradient.compute(name, loss_scale.scaled(loss))
-            self._step(name, loss_scale)
+            with gradient.stepping():
+                self._step(name, loss_scale)
             losses.setdefault(name, []).append(loss.detach())
         if not losses:
             raise ValueError("training_step() yielded no loss; an optimizer step follows each pair (name, loss)")

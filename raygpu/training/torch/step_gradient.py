@@ -1,7 +1,8 @@
 """The gradient of one optimizer step, from the losses of a batch's parts.
 
-A plain loss is a mean over samples: the parts' gradients count by their samples. A `Mean` has a numerator and a
-denominator that add up over the parts, and is divided when all are known; a `Sum` is not divided.
+A plain loss is a mean over samples: each part's counts by its samples before its gradient is computed, so that hooks
+see the scale of the whole batch. A `Mean` has a numerator and a denominator that add up over the parts, and is divided
+when all are known; a `Sum` is not divided.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class StepGradient:
     def begin(self, own: int, share: float = 1.0, square: torch.Tensor | None = None) -> None:
         """Begin a step. own: this process' samples. share: the weight of their mean gradient in the batch's.
 
-        square: |g|^2 of this process' gradient is added to this tensor if the loss is a plain number.
+        square: |g|^2 of this process' part of the batch's gradient, which is its mean gradient times the share, is
+        added to this tensor if the loss is a plain number.
         """
         self._own, self._share, self._square = own, share, square
         self._parts, self._parts_added = None, 0
@@ -82,8 +84,9 @@ class StepGradient:
             return self._add_mean(loss, last=last)
         if isinstance(loss, Sum):
             return self._run(partial(backward, loss), 1.0, None, last=last)
-        part = partial(backward, loss, size / self._own)
-        return self._run(part, self._share, self._square, last=last)
+        share = _held(self._share, loss)
+        part = partial(backward, loss, size / self._own * share)
+        return self._run(part, self._share / share, self._square, last=last)
 
     def end(self) -> None:
         """Wait until the parameters hold the gradient of the whole batch."""
@@ -99,7 +102,7 @@ class StepGradient:
             self._sum.end(weight)
             return
         for parameter in self._parameters:
-            if parameter.grad is not None:
+            if parameter.grad is not None and self._parts_added > 1:
                 parameter.grad = dense(parameter.grad)
                 if weight is not None:
                     parameter.grad.div_(weight)
@@ -174,6 +177,16 @@ class StepGradient:
 
 
 def _added(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    """Add two gradients, of which one may be missing, or be sparse as that of `Embedding(sparse=True)`."""
     if one is None or other is None:
         return other if one is None else one
+    if one.is_sparse != other.is_sparse:
+        return dense(one) + dense(other)
     return one + other
+
+
+def _held(share: float, loss: Any) -> float:
+    """Return a share as a loss in bfloat16 or float16 can hold it, as the factor on it in a backward pass; the gradient
+    makes up for the rest."""
+    is_half = isinstance(loss, torch.Tensor) and loss.dtype in (torch.bfloat16, torch.float16)
+    return float(torch.tensor(share, dtype=loss.dtype)) if is_half else share

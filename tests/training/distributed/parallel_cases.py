@@ -232,8 +232,27 @@ class Named(Plain):
         return {}
 
 
+class _Clamping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(pixels))
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+class Clamped(Plain):
+    """The gradient of each sample is bounded on its way back, in the scale of the whole batch."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return _Clamping()
+
+
 CASES: dict[str, type[Plain]] = {
     kind.__name__: kind
     for kind in (Penalty, Consistency, Distillation, Scaled, Branch, Tied, Complex, Sparse, Checkpointed, ChannelsLast,
-                 Summed, Masked, Ignored, Weighted, Dice, Named)
+                 Summed, Masked, Ignored, Weighted, Dice, Named, Clamped)
 }  # fmt: skip

@@ -15,6 +15,7 @@ from raygpu import Mean, Splits, Sum, TorchExperiment
 from raygpu.training.distributed.loss_check import Difference, differences
 from raygpu.training.distributed.torch_loss_check import TorchLossEvaluator
 from tests.models import few
+from tests.training.distributed.parallel_cases import Clamped, Dice
 
 
 class Case(TorchExperiment):
@@ -167,6 +168,27 @@ def test_a_loss_that_draws_numbers_or_counts_is_not_known() -> None:
     assert found(made(loss=rising)) == [], "the same state for each part"
 
 
+def of_views(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+    """Compares two random views of each sample with those of all others."""
+    one, other = (functional.normalize(model(inputs + 0.1 * torch.randn_like(inputs)), dim=1) for _ in range(2))
+    return functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(inputs)))
+
+
+def denoised(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+    return functional.cross_entropy(model(inputs + 0.1 * torch.randn_like(inputs)), targets)
+
+
+def of_some(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+    """The loss of half of the samples, by chance."""
+    chosen = torch.randperm(len(inputs))[: (len(inputs) + 1) // 2]
+    return functional.cross_entropy(model(inputs[chosen]), targets[chosen])
+
+
+@pytest.mark.parametrize(("step", "kind"), [(of_views, "parts"), (denoised, "unsteady"), (of_some, "unsteady")])
+def test_a_step_that_draws_noise_and_compares_samples_is_found(step: Any, kind: str) -> None:
+    assert [each.kind for each in found(made(training_step=step))] == [kind]
+
+
 def test_a_model_whose_outputs_depend_on_the_batch() -> None:
     def model(self: Any, hp: Any) -> nn.Module:
         return nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10, track_running_stats=False))
@@ -214,3 +236,42 @@ def test_a_model_that_mixes_samples_and_draws_random_numbers(layers: list[nn.Mod
     own = made(model=lambda self, hp: nn.Sequential(*layers, *last))
     look = TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
     assert look.gradient_adds_up() == adds_up
+
+
+def mean_of_all(self: Any, outputs: Any, targets: Any) -> Any:
+    return Mean(functional.cross_entropy(outputs, targets, reduction="sum"), len(targets))
+
+
+@pytest.mark.parametrize(("methods", "adds_up"), [({}, True), ({"loss": mean_of_all}, False)])
+def test_a_bound_on_gradients_of_samples_holds_in_the_scale_of_the_batch(methods: Any, adds_up: bool) -> None:
+    """The parts of a `Mean` have the gradient of its numerator, of another scale than the whole."""
+    splits, own = few(40), made(model=Clamped.model, **methods)
+    look = TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    assert look.gradient_adds_up() == adds_up
+
+
+@pytest.mark.parametrize("loss", [mean_of_all, REFUSED["sum"]["loss"], Dice.loss])
+def test_the_gradient_of_means_and_sums_adds_up(loss: Any) -> None:
+    splits = few(40)
+    look = TorchLossEvaluator(made(loss=loss), {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    assert look.gradient_adds_up() == (loss is not REFUSED["sum"]["loss"])
+
+
+class _Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.count += int(self.training)  # type: ignore[operator,assignment]
+        if self.training and self.count > 3:
+            self.mean.lerp_(pixels.detach().mean(0).to(self.mean), 0.5)  # type: ignore[operator,arg-type]
+        return self.last(pixels - self.mean)  # type: ignore[no-any-return]
+
+
+def test_buffers_that_begin_to_move_by_a_count_are_found() -> None:
+    splits, own = few(20), made(model=lambda self, hp: _Counting())
+    look = TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    assert look.moving_buffers() == ["count", "mean"]

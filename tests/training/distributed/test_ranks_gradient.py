@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -92,6 +94,24 @@ def test_a_mean_in_two_parts_goes_on_within_an_epoch_and_has_no_noise_scale(tmp_
         assert whole[1] is None
 
 
+def squares(ranks: Ranks) -> tuple[float, float]:
+    """|g|^2 of this rank's samples of the first batch, as reported for the noise scale, and by a pass of its own."""
+    experiment, splits = Plain(), Plain().data()
+    own = training(experiment, splits, HP, ParallelSettings(30, ratios=(2.0, 1.0)), ranks, dtype=torch.float64)
+    model = copy.deepcopy(own.solo.model)
+    own.take_steps(1)
+    rows = own._order[:20] if ranks.rank == 0 else own._order[20:30]
+    inputs, targets = (torch.as_tensor(np.asarray(each))[rows] for each in (splits.train_inputs, splits.train_targets))
+    experiment.loss(model(inputs.double()), targets).backward()
+    wanted = sum(float(parameter.grad.square().sum()) for parameter in model.parameters() if parameter.grad is not None)
+    return own._report("")[0][0].squares[0], wanted
+
+
+def test_a_rank_reports_the_square_of_its_own_mean_gradient() -> None:
+    for reported, wanted in on_ranks(2, squares):
+        assert reported == pytest.approx(wanted, rel=1e-6)
+
+
 class Changing(Plain):
     """Some losses are means in two parts and others plain numbers."""
 
@@ -133,6 +153,46 @@ def buffers_before_steps(ranks: Ranks) -> list[torch.Tensor]:
     own.solo.model.forward = lambda pixels: (seen.append(own.solo.model.mean.clone()), forward(pixels))[1]  # type: ignore[method-assign]
     own.advance()
     return seen[:3]
+
+
+class _MovingLate(_Moving):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.count += int(self.training)  # type: ignore[operator,assignment]
+        if self.count <= 2:
+            return self.last(pixels)  # type: ignore[no-any-return]
+        return super().forward(pixels)
+
+
+class MovingLate(Plain):
+    """A buffer that begins to change in the third step."""
+
+    def model(self, hp: Any) -> nn.Module:
+        return _MovingLate()
+
+
+def late_buffers(ranks: Ranks) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The moving buffer before each forward pass, and the parameters at the end."""
+    experiment, seen = MovingLate(), []
+    own = training(experiment, experiment.data(), HP, ParallelSettings(30), ranks)
+    forward = own.solo.model.forward
+    own.solo.model.forward = lambda pixels: (seen.append(own.solo.model.mean.clone()), forward(pixels))[1]  # type: ignore[method-assign]
+    own.coordinator.next_step = 100
+    own.take_steps(3)
+    own.step = 0
+    own.take_steps(3)
+    return seen, parameters(own)
+
+
+def test_a_buffer_that_begins_to_change_later_is_that_of_the_first_rank_from_then_on() -> None:
+    (seen, own), (others, other) = on_ranks(2, late_buffers)
+    assert len(seen) == 6
+    assert all(torch.equal(a, b) for a, b in zip(seen, others, strict=True))
+    assert not torch.equal(seen[3], seen[4])
+    assert all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
 
 
 def test_every_step_begins_with_the_buffers_of_the_first_rank() -> None:

@@ -32,7 +32,7 @@ class Lockstep:
         self.weight = 1.0
         """Factor on this rank's gradients in the sum."""
         self.square: torch.Tensor | None = None
-        """Tensor to which |g|^2 of this rank's gradient is added; None to measure nothing."""
+        """Tensor to which |g|^2 of this rank's part of the sum is added; None to measure nothing."""
 
     def check(self, what: str, size: int = 0) -> None:
         """Compare what this rank does next with the others; all of them wait.
@@ -95,8 +95,8 @@ class CheckedReduceScatter(DefaultReduceScatter):
     ) -> Any:
         lockstep = self._lockstep
         lockstep.check(f"the gradients of {self._name}", input_tensor.numel())
-        if lockstep.square is not None:
-            lockstep.square += input_tensor.float().square().sum()
         if lockstep.weight != 1:
             input_tensor.mul_(lockstep.weight)
+        if lockstep.square is not None:
+            lockstep.square += input_tensor.float().square().sum()
         return super().__call__(output_tensor, input_tensor, group, op, async_op)

@@ -142,10 +142,11 @@ class Shards:
             found, parameter.grad = parameter.grad, None
             own = torch.zeros_like(parameter) if found is None else dense(found).clone()
             (flat,) = real(own)
+            weighted = flat.double().reshape(-1) * lockstep.weight
             if lockstep.square is not None:
-                lockstep.square += flat.float().square().sum()
+                lockstep.square += weighted.square().sum()
             mark = torch.full((), float(found is not None), dtype=torch.float64, device=flat.device)
-            sent = torch.cat([flat.double().reshape(-1) * lockstep.weight, mark[None]])
+            sent = torch.cat([weighted, mark[None]])
             dist.all_reduce(sent)
             if sent[-1]:
                 flat.copy_(sent[:-1].view(flat.shape))

@@ -1,0 +1,83 @@
+"""What is told of batches in parts, and of metrics that an evaluation takes in batches, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from raygpu import Splits
+from raygpu.config import TrainConfig
+from raygpu.config.source import Source
+from raygpu.errors import BadInput
+from raygpu.training.distributed.batch_split import checked, spread
+from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts
+from tests.models import few
+from tests.training.distributed.parallel_cases import Plain, Sparse
+
+HERE = Source("torch", "here:Experiment", str(Path.cwd()))
+
+
+class Third(Plain):
+    """The share of hits among the samples of one digit."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"third": (outputs.argmax(1) == targets)[targets == 3].float().mean()}
+
+
+def with_test_data(num_validation: int, num_test: int) -> Splits:
+    part = few(90, 16)
+    inputs, targets = np.asarray(part.train_inputs), np.asarray(part.train_targets)
+    rows, others = np.arange(num_validation) % 90, np.arange(num_test) % 90
+    return Splits(inputs, targets, inputs[rows], targets[rows], inputs[others], targets[others])
+
+
+@pytest.mark.parametrize(
+    ("num_validation", "num_test", "beginning"),
+    [
+        (300, 5200, "test/third, of 5,200 samples, is the mean of batches of 1,024, as it is no mean over samples: "),
+        (1200, 90, "validation/third, of 1,200 samples, is the mean of batches of 1,024, as it is no mean"),
+        (1200, 5200, "validation/third, of 1,200 samples, and test/third, of 5,200 samples, are the mean of batches"),
+    ],
+)
+def test_a_metric_of_batches_of_the_test_data_is_told(num_validation: int, num_test: int, beginning: str) -> None:
+    (line,) = inexact_metrics(HERE, Third(), {}, with_test_data(num_validation, num_test))
+    assert line.startswith(beginning)
+
+
+def test_metrics_of_one_batch_need_no_word() -> None:
+    assert inexact_metrics(HERE, Third(), {}, with_test_data(300, 900)) == []
+
+
+class Lazy(Sparse):
+    """Its optimizer takes sparse gradients alone."""
+
+    def model(self, hp: Any) -> Any:
+        model = super().model(hp)
+        model.last.requires_grad_(False)
+        return model
+
+    def optimizer(self, model: Any, hp: Any) -> Any:
+        return torch.optim.SparseAdam([*model.tokens.parameters()], lr=0.01)
+
+
+SPARSE = r"optimizer\(\) returned SparseAdam, which takes sparse gradients"
+
+
+@pytest.mark.parametrize(
+    ("devices", "accumulate", "fault"), [(2, 1, f"^workers: {SPARSE}.* train on one device"), (1, 2, "^accumulate: ")]
+)
+def test_an_optimizer_of_sparse_gradients_takes_whole_batches(devices: int, accumulate: int, fault: str) -> None:
+    values = {"experiment": "a:B", "epochs": 2, "hyperparameters": {"batch_size": 8}, "accumulate": accumulate}
+    config, own = TrainConfig.model_validate(values), Lazy()
+    plan, one = spread(config, devices, 90), spread(config.model_copy(update={"accumulate": 1}), 1, 90)
+    with pytest.raises(BadInput, match=fault):
+        checked(config, plan, devices, HERE, own, own.data())
+    with pytest.raises(BadInput, match=f"^micro_batch_size: {SPARSE}.* leave it out"):
+        lines_of_parts(HERE, own, {"batch_size": 8, "micro_batch_size": 4}, own.data())
+    assert checked(config, one, 1, HERE, own, own.data()).lines == one.lines
+    own_sgd = Sparse()
+    assert checked(config, plan, devices, HERE, own_sgd, own_sgd.data()).lines == plan.lines
