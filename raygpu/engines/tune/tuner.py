@@ -81,18 +81,7 @@ def fit(
         verbose=0,
     )
     withhold_credentials()
-    # Tune sets its own handler and leaves it.
-    started = in_started_workers(context.cluster.local)
-    with (
-        _silent_tune(),
-        handlers_kept(signal.SIGUSR1),
-        checkpoints_first(live),
-        started,
-        trainables_kept(),
-        snapshots_for_ends(SNAPSHOT_S, SNAPSHOT_PART),
-        whole_snapshots(),
-        restored_or_refused(),
-    ):
+    with _adapted_tune(live, local=context.cluster.local):
         try:
             _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
         except RestoreFailed as failed:
@@ -151,6 +140,22 @@ class _UnknownMetric(tune.Stopper):
     def stop_all(self) -> bool:
         """Return whether the metric is unknown."""
         return self.live.unknown_metric is not None
+
+
+@contextmanager
+def _adapted_tune(live: LiveSweep, *, local: bool) -> Iterator[None]:
+    """Let Tune, meanwhile, work as a sweep needs it. local: whether Ray is a local one."""
+    with (
+        _silent_tune(),
+        handlers_kept(signal.SIGUSR1),  # Tune sets its own and leaves it
+        checkpoints_first(live),
+        in_started_workers(local),
+        trainables_kept(),
+        snapshots_for_ends(SNAPSHOT_S, SNAPSHOT_PART),
+        whole_snapshots(),
+        restored_or_refused(),
+    ):
+        yield
 
 
 @contextmanager
