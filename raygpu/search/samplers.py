@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
 from raygpu.config.sections import LEARNING
+from raygpu.config.written_values import as_written
 from raygpu.errors import BadInput
 from raygpu.search.optuna_samplers import enqueued, optuna_sampler, require, suggest_all
 from raygpu.search.quasi_random import quasi_random_trials
@@ -95,7 +96,7 @@ class DrawnTrials:
         than the whole grid. Raises BadInput if it lacks one of these."""
         known = {_values(trial) for trial in self.trials}
         others = [trial for trial in larger.trials if _values(trial) not in known]
-        if list(map(_told, larger.trials[: self.num_trials])) == list(map(_told, self.trials)):
+        if list(map(_identity, larger.trials[: self.num_trials])) == list(map(_identity, self.trials)):
             trials = larger.trials
         elif len(known) == len(self.trials) and len(others) == larger.num_trials - self.num_trials:
             places = larger.trials[self.num_trials :]
@@ -110,11 +111,12 @@ class DrawnTrials:
 
 
 def _values(trial: Trial) -> str:
-    """Return a trial's hyper-parameters as text, in which NaN is equal to itself."""
-    return repr(sorted(trial.hyperparameters.items()))
+    """Return a trial's hyper-parameters, as a file has them, as text: NaN is then equal to itself."""
+    return repr(sorted(as_written(trial.hyperparameters).items()))
 
 
-def _told(trial: Trial) -> str:
+def _identity(trial: Trial) -> str:
+    """Return text that two trials have in common if they are the same."""
     return repr(replace(trial, hyperparameters={})) + _values(trial)
 
 

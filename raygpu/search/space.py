@@ -98,8 +98,8 @@ class Parameter:
             found = [value for value in listed if form(kept(value)) == form(text)]
             if len({repr(value) for value in found}) > 1:
                 raise BadInput(
-                    f"space.{self.name}: {' and '.join(map(shortened, found))} are both kept as {shortened(text)};"
-                    " promote the best trial by its sweep's folder"
+                    f"space.{self.name}: {' and '.join(map(shortened, found))} are both kept as {shortened(text)},"
+                    " which tells one from the other no more; best.toml in the sweep's folder has its best trial's own"
                 )
             if found:
                 return found[0]

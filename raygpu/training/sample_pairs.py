@@ -14,6 +14,8 @@ import numpy as np
 
 PAIRED = 4
 """Number of samples whose pairs are evaluated."""
+TARGETS = 4
+"""Number of targets by name up to which each of them is tried by itself too."""
 EQUAL, DIFFERENT = 1e-5, 1e-4
 """Relative differences: numbers up to the first are equal, above the second they are not."""
 Shape = tuple[int, ...]

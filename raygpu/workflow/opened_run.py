@@ -125,13 +125,16 @@ class SweepRun(_Run):
         if sets and not self.directory.sets_csv.is_file():
             raise BadInput(f"{self.folder} has no sets.csv: repeats = {self.config.repeats}")
         file = self.directory.sets_csv if sets else self._trials_csv()
-        texts = [each.name for each in self._space.parameters if any(isinstance(end, str) for end in each.ends())]
+        ends = {each.name: each.ends() for each in self._space.parameters}
+        texts = [name for name, values in ends.items() if any(isinstance(end, str) for end in values)]
+        whole = [name for name in texts if all(isinstance(end, str) for end in ends[name])]
         own = sets_csv.OWN if sets else trials_csv.OWN
         try:
             columns = pandas.read_csv(file, nrows=0).columns
             # The text "None" is a value of a hyper-parameter that is text; elsewhere "nan" is a number.
             missing = {name: ["", "nan"] for name in columns} | {name: [""] for name in space_columns(texts, own)}
-            return pandas.read_csv(file, keep_default_na=False, na_values=missing)
+            types = dict.fromkeys(space_columns(whole, own), str)
+            return pandas.read_csv(file, keep_default_na=False, na_values=missing, dtype=types)
         except ValueError as error:
             raise BadInput(f"{file}: cannot be read ({one_line(error)}); --resume writes it anew") from error
 

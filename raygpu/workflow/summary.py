@@ -27,6 +27,7 @@ from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
 from raygpu.search.space import parse
 from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.training.callable.working_folder import settle
 from raygpu.workflow.population_checks import winners_lineage, winners_values
 from raygpu.workflow.user_code import Problem
@@ -229,7 +230,7 @@ def write_files(
     summary: Mapping[str, Any],
 ) -> list[str]:
     """Write all files of the run's folder that describe results; return lines on those that could not be written."""
-    by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
+    by_id = sorted(records.by_id.values(), key=lambda record: Trial.order(record.trial.trial_id))
     folder.write_summary(summary)
     trials_csv.write(folder.trials_csv, by_id)
     if config.metrics:

@@ -243,7 +243,7 @@ class SweepUnderWay:
         code = 1
         try:
             if self.resuming and not self.records.by_id:
-                raise RaygpuError("it was lost before its state was restored, which is as it was")
+                raise RaygpuError("interrupted before the sweep's state was restored; the saved state is unchanged")
             self.console.stop(self.records.snapshot())
             self.checkpoints = dict(checkpoints)
             self._summarize(monitor, {})

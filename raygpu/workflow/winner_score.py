@@ -27,7 +27,7 @@ def winning_models(
     checkpoints: URIs by trial id, of this start; those of an earlier start lie in the run's folder.
     """
     models: dict[str, tuple[Trial, str]] = {}
-    for record in sorted(records.by_id.values(), key=lambda record: record.trial.trial_id):
+    for record in sorted(records.by_id.values(), key=lambda record: Trial.order(record.trial.trial_id)):
         name = record.trial.trial_id
         if record.trial.set_id != best.trial.set_id or record.score is None or record.diverged:
             continue

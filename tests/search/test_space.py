@@ -119,7 +119,9 @@ def test_a_text_that_was_cut_is_that_of_the_whole_value() -> None:
 
 
 def test_a_text_that_two_listed_values_have_is_not_guessed() -> None:
-    with pytest.raises(BadInput, match=r"space.x: '1' and 1 are both kept as '1'; promote the best trial by"):
+    with pytest.raises(
+        BadInput, match=r"space.x: '1' and 1 are both kept as '1', which tells one from the other no more"
+    ):
         listed("choice", ["1", 1]).from_text("1")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raygpu.cli.report.content import Figure, Table, figure, restyle
 from raygpu.records.run_data import RunData
 from raygpu.records.trials_csv import TrialRow
+from raygpu.search.trials import Trial
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -85,7 +86,7 @@ def _study(run: RunData, rows: Sequence[TrialRow], names: Sequence[str]) -> Stud
                 distributions=distributions,
                 value=row.score,
             )
-            for row in sorted(rows, key=lambda row: row.trial_id)
+            for row in sorted(rows, key=lambda row: Trial.order(row.trial_id))
         ]
     )
     return study

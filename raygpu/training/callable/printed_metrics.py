@@ -5,20 +5,87 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 LONGEST_QUOTE = 200
 """Largest number of characters of a line that a message quotes."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-DIGITS = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-NUMBER = re.compile(DIGITS)
-SIGN = re.compile(r"(?<![\w.)\]])[-+]$")
-"""A sign at the end of a text that is no dash between words or numbers."""
-THOUSANDS = re.compile(r"\d{1,3},\d{3}(?!\d)")
+UNSIGNED = r"(?:\d+\.?\d*|\.\d+)"
+NUMBER = re.compile(rf"[-+]?{UNSIGNED}(?:[eE][-+]?\d+)?")
+SIGN = r"(?<![\w.)\]])[-+]"
+"""A sign that is no dash between words or numbers."""
+SIGN_AT_END = re.compile(f"{SIGN}$")
+THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])")
 NOT_FINITE = r"[-+]?\b(?:[Nn][Aa][Nn]|[Ii][Nn][Ff](?:inity)?)\b"
+NOTATIONS = rf"{NOT_FINITE}|{SIGN}{UNSIGNED}(?:[eE][-+]?\d+)?|{UNSIGNED}[eE][-+]?\d+"
+"""Numbers that an expression for digits passes over."""
 FRACTIONS = ("0.25", "12.5", "137.125")
-"""Numbers that a group takes which is for any number."""
-GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|(?P<open>\((?!\?))|(?P<other>\()|(?P<close>\))", re.DOTALL)
-"""Parts of a regular expression in which brackets stand, or are none: escapes, classes of characters, groups."""
+"""Numbers that a group for any number takes."""
+GAP = re.compile(r"\.[*+{]|\\[SDW]|\[\^")
+"""Part of an expression that any text may stand for."""
+OWN_SIGN = re.compile(r"-\]?[?*+]?$")
+PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|(?P<open>\((?!\?))|(?P<other>\()|(?P<close>\))", re.DOTALL)
+"""Escaped characters, classes of characters, and the brackets of groups in a regular expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A regular expression whose first group is a number."""
+
+    pattern: re.Pattern[str]
+    others: re.Pattern[str] | None = None
+    """The same with a group for the notations that its own group passes over; None if any text may come before it."""
+    takes_fractions: bool = False
+    has_sign: bool = False
+    """Whether a sign stands before the group, in the expression itself."""
+
+    @classmethod
+    def of(cls, text: str) -> Expression:
+        """Compile an expression."""
+        pattern = re.compile(text)
+        start, end = _first_group(text)
+        if start == end:
+            return cls(pattern)
+        before, group = text[:start], text[start:end]
+        try:
+            takes_fractions = all(re.fullmatch(group, number) for number in FRACTIONS)
+            wanted = NOTATIONS if takes_fractions else NOT_FINITE
+            others = None if GAP.search(before) else re.compile(f"{before}({wanted}){text[end:]}")
+        except re.error:  # the group refers to another one, or has to have a fixed width
+            return cls(pattern)
+        return cls(pattern, others, takes_fractions, OWN_SIGN.search(before) is not None)
+
+    def find(self, line: str) -> str | None:
+        """Return the text of the number in a line; None without one."""
+        found = self.pattern.search(line)
+        if found is None and self.others is not None:
+            found = self.others.search(line)
+        return None if found is None or found[1] is None else self._whole(found)
+
+    def _whole(self, found: re.Match[str]) -> str:
+        """Return the text of a match's group, or the number of the line of which it is the digits alone."""
+        start, end = found.span(1)
+        line = found.string
+        if not self.takes_fractions or end != found.end() or NUMBER.fullmatch(found[1]) is None:
+            return found[1]
+        if (thousands := THOUSANDS.match(line, start)) is not None:
+            return thousands[0]
+        if not self.has_sign and SIGN_AT_END.search(line, 0, start) is not None:
+            start -= 1
+        whole = NUMBER.match(line, start)
+        return found[1] if whole is None or whole.end() < end else whole[0]
+
+
+def _first_group(expression: str) -> tuple[int, int]:
+    """Return the beginning and the end of the first group; both 0 without one that has no name."""
+    depth, start = 0, None
+    for part in PARTS.finditer(expression) if "(?P<" not in expression else ():
+        if part["open"] and start is None:
+            start, outer = part.start(), depth
+        depth += bool(part["open"] or part["other"]) - bool(part["close"])
+        if part["close"] and start is not None and depth == outer:
+            return start, part.end()
+    return 0, 0
 
 
 class PrintedMetrics:
@@ -28,8 +95,7 @@ class PrintedMetrics:
     """
 
     def __init__(self, expressions: Mapping[str, str]) -> None:
-        self.expressions = {name: re.compile(text) for name, text in expressions.items()}
-        self._for_others = {name: _for_others(text) for name, text in expressions.items()}
+        self.expressions = {name: Expression.of(text) for name, text in expressions.items()}
         self.seen: dict[str, float] = {}
         """Values found since the last complete set, or since `clear`."""
 
@@ -37,14 +103,13 @@ class PrintedMetrics:
         """Search a line; return all metrics if each has been found since the last time, else an empty dict.
 
         A value that is found again replaces the earlier one. Where an expression finds the digits of a number, its sign
-        and its exponent count too; NaN and infinity are found where it wants digits. Raises ValueError for text that is
-        no number.
+        and its exponent count too; where it finds none, NaN, infinity, and numbers with a sign or an exponent may stand
+        in its group's place. Raises ValueError for text that is no number.
         """
         line = COLOURS.sub("", line)
         for name, expression in self.expressions.items():
-            found = expression.search(line) or self._for_others[name].search(line)
-            if found is not None and found[1] is not None:
-                self.seen[name] = self._number(name, _whole_number(found), line)
+            if (text := expression.find(line)) is not None:
+                self.seen[name] = self._number(name, text, line)
         if not self.expressions or len(self.seen) < len(self.expressions):
             return {}
         complete, self.seen = self.seen, {}
@@ -60,49 +125,11 @@ class PrintedMetrics:
                 return float(text.strip().removesuffix("%"))
         except ValueError:
             pass
-        expression = self.expressions[name].pattern
+        expression = self.expressions[name].pattern.pattern
         raise ValueError(
             f"[script] metrics: {name}: {expression!r} found {text!r}, which is no number, in the line"
             f" {line[:LONGEST_QUOTE]!r}"
         )
-
-
-def _whole_number(found: re.Match[str]) -> str:
-    """Return the text of a match's group, or the number of the line of which it is the digits alone."""
-    start, end = found.span(1)
-    line = found.string
-    if NUMBER.fullmatch(found[1]) is None or end != found.end():
-        return found[1]
-    if (thousands := THOUSANDS.match(line, start)) is not None:
-        return thousands[0]
-    if SIGN.search(line, 0, start) is not None:
-        start -= 1
-    whole = NUMBER.match(line, start)
-    return found[1] if whole is None or whole.end() < end else whole[0]
-
-
-def _for_others(expression: str) -> re.Pattern[str]:
-    """Return a regular expression that finds NaN or infinity where another one's first group finds digits; numbers in
-    any notation, too, if it takes any fraction."""
-    if "(?P<" in expression:  # its first group may have a name, to which the rest refers
-        return re.compile(expression)
-    depth, start = 0, None
-    for part in GROUP.finditer(expression):
-        if part["open"] and start is None:
-            start, outer = part.start(), depth
-        depth += bool(part["open"] or part["other"]) - bool(part["close"])
-        if part["close"] and start is not None and depth == outer:
-            group = expression[start : part.end()]
-            wanted = f"{NOT_FINITE}|{DIGITS}" if _takes_fractions(group) else NOT_FINITE
-            return re.compile(f"{expression[:start]}({wanted}){expression[part.end() :]}")
-    return re.compile(expression)
-
-
-def _takes_fractions(group: str) -> bool:
-    try:
-        return all(re.fullmatch(group, text) for text in FRACTIONS)
-    except re.error:  # it refers to another group
-        return False
 
 
 def json_metrics(line: str) -> dict[str, float]:

@@ -129,9 +129,9 @@ def state_lines(look: Any, *, by_share: bool) -> list[str]:
         lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
     if not by_share and not look.gradient_adds_up():
         lines.append(
-            "the gradient of a batch is not the mean of those of its parts (scale_grad_by_freq, a layer that looks at"
-            " the whole batch while it trains, or a hook, which sees that of a Mean before it is divided?), though the"
-            " loss is: each part's is computed by itself"
+            "the gradient of a batch is not the mean of those of its parts, though the loss is: each part's is computed"
+            " by itself. It may be scale_grad_by_freq, a layer that looks at the whole batch while it trains, or a hook"
+            " on the gradient, which gets that of a raygpu.Mean before it is divided"
         )
     return lines
 

@@ -60,7 +60,8 @@ class Replicas:
         """Return a number that is the same on all ranks if their parameters are, and the buffers that do not change."""
         self._moving.agree()
         self._reads_bits = True  # in the first step of the next epoch
-        still = {name: each for name, each in buffers(self._model).items() if name not in self._moving.names}
+        moving = {*self._moving.names, *self._moving.left_out}
+        still = {name: each for name, each in buffers(self._model).items() if name not in moving}
         self._sums = self._bits() | sums_of_bits(still)
         return zlib.crc32(repr(self._sums).encode())
 

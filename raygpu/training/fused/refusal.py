@@ -68,6 +68,7 @@ def slow_loops() -> Iterator[list[str]]:
     """Collect a line for each operator that runs as a slow loop meanwhile, by vmap's warnings; others are issued again
     at the end."""
     found: list[str] = []
+    issued: dict[Any, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield found
@@ -76,7 +77,8 @@ def slow_loops() -> Iterator[list[str]]:
             operator = OPERATOR.search(str(warning.message))
             found.append(f"{operator.group(0) if operator else 'an operator'} runs as a slow loop under vmap")
         else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            place = warning.filename, warning.lineno
+            warnings.warn_explicit(warning.message, warning.category, *place, registry=issued)
 
 
 def _reason(error: BaseException) -> str:

@@ -15,10 +15,7 @@ from raygpu.training.keras.keras_private_api import carried
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss
 from raygpu.training.keras.solo import KerasSolo, in_float32
-from raygpu.training.sample_pairs import PAIRED, Rows, broadcast_shapes, over_pairs
-
-TARGETS = 4
-"""Number of targets by name up to which each of them is tried by itself too."""
+from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, over_pairs
 
 Score = Callable[[Any, Any], Mapping[str, Any]]
 

@@ -23,7 +23,7 @@ DEPTH = 3
 """Depth to which containers and objects of the experiment's own module are compared."""
 ARRAY_BYTES = 1_000_000
 """Size of arrays above which their numbers are not compared."""
-NUMBERS = bool | int | float | complex | str | bytes | np.generic | itertools.count | None
+PLAIN = bool | int | float | complex | str | bytes | np.generic | itertools.count | None
 GENERATORS = np.random.Generator | np.random.RandomState | random.Random
 
 
@@ -150,7 +150,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _compared(value: Any, module: str, depth: int) -> Any:
     """Return what is compared of a value: None for one that is no number, generator, container or own object."""
-    if isinstance(value, NUMBERS):
+    if isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, GENERATORS):
         return pickle.dumps(value)

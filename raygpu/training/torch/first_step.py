@@ -18,7 +18,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.own_copy import own_copy
-from raygpu.training.sample_pairs import PAIRED, Rows, broadcast_shapes, over_pairs
+from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, over_pairs
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
@@ -49,28 +49,22 @@ def first_result(
             f"{min(added)} is in the model's state after a step, and not before it: a new model could not take a"
             " checkpoint's state over; make it in model(hp)"
         )
-    return result, frozenset(training.hp.names_read), [untrained] if untrained is not None else []
+    return result, frozenset(training.hp.names_read), untrained
 
 
-def _untrained(training: TorchSolo) -> str | None:
-    """Return a line on a module of the experiment whose parameters have got a gradient, and are not the model's; None
-    without one.
-
-    Raises ValueError for such a parameter that the experiment keeps itself.
-    """
+def _untrained(training: TorchSolo) -> list[str]:
+    """Return a line on a parameter or module of the experiment that has got a gradient and is not the model's."""
     own = {id(parameter) for parameter in training.model.parameters()}
-    told = None
     for name, value in vars(training.experiment).items():
-        if not isinstance(value, torch.nn.Module | torch.nn.Parameter):
-            continue
-        parameters = [value] if isinstance(value, torch.nn.Parameter) else value.parameters()
-        if not any(each.grad is not None and id(each) not in own for each in parameters):
-            continue
-        fault = f"self.{name} gets a gradient and is no part of the model, so that no optimizer changes it"
-        if isinstance(value, torch.nn.Parameter):
-            raise ValueError(f"{fault}: make it a part of what model(hp) returns")
-        told = told or f"{fault}: make it a part of what model(hp) returns, or set its requires_grad to False"
-    return told
+        held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+        parameters = [each for each in held if isinstance(each, torch.nn.Parameter)]
+        parameters += [each for module in held if isinstance(module, torch.nn.Module) for each in module.parameters()]
+        if any(each.grad is not None and id(each) not in own for each in parameters):
+            return [
+                f"self.{name} gets a gradient and is no part of the model, so that no optimizer changes it: make it a"
+                " part of what model(hp) returns, or set its requires_grad to False"
+            ]
+    return []
 
 
 def _require_sample_by_sample(training: TorchSolo) -> None:
@@ -81,13 +75,14 @@ def _require_sample_by_sample(training: TorchSolo) -> None:
     experiment, model = own_copy(training.experiment), training.model.eval()
     with torch.no_grad():
         outputs = forward(model, inputs)
-        _require_no_memory(experiment, outputs, targets)
-        shapes = broadcast_shapes(*([tuple(leaf.shape) for leaf in tree_leaves(each)] for each in (outputs, targets)))
+        _require_no_memory(training.experiment, outputs, targets)
+        shapes = broadcast_shapes(_shapes(outputs), _shapes(targets))
         if shapes is None:
             return
         found = _each_with_each(lambda o, t: {"loss()": experiment.loss(o, t)}, outputs, targets)
         found += _each_with_each(partial(_metrics, experiment), outputs, targets)
-    if overrides(experiment, "training_step"):  # which may take gradients itself
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if overrides(experiment, "training_step") and size <= base.LARGE:  # which may take gradients itself
         step = partial(training_loss, experiment, model, hp=training.hp)
         found += _each_with_each(lambda x, t: {"training_step()": step(x, t)}, inputs, targets)
     if found:
@@ -97,20 +92,27 @@ def _require_sample_by_sample(training: TorchSolo) -> None:
         )
 
 
+def _shapes(tree: Any) -> list[tuple[int, ...]]:
+    return [tuple(leaf.shape) for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
 def _require_no_memory(experiment: Experiment, outputs: Any, targets: Any) -> None:
-    """Raise ValueError if a metric of the same samples is another one once others were evaluated."""
+    """Raise ValueError if a metric of some samples depends on which ones were evaluated before, and not on the number
+    of calls or the time alone."""
     places = list(range(num_samples(targets)))
-    half = len(places) // 2
+    first, others = places[: len(places) // 2], places[len(places) // 2 :]
     found = []
-    for rows in (places[:half], places[half:], places[:half]):
-        try:
-            found.append(_values(partial(_metrics, experiment), outputs, targets, rows))
-        except Exception:  # noqa: BLE001 - metrics may want more samples, or other ones
-            return
+    try:
+        for between in (others, others, first):
+            metrics = partial(_metrics, own_copy(experiment))
+            found.append([_values(metrics, outputs, targets, rows) for rows in (first, between, first)][-1])
+    except Exception:  # noqa: BLE001 - metrics may want more samples, or other ones
+        return
     for key, value in found[0].items():
-        if not math.isclose(value, again := found[2].get(key, value), rel_tol=1e-4) and math.isfinite(value + again):
+        again, other = (each.get(key, value) for each in found[1:])
+        if math.isclose(value, again, rel_tol=1e-6) and not math.isclose(value, other, rel_tol=1e-4):
             raise ValueError(
-                f"{key[0]} of the same samples is {value:.4g}, and {again:.4g} once others were evaluated: it adds up"
+                f"{key[0]} of some samples is {value:.4g} or {other:.4g}, by what was evaluated before them: it adds up"
                 " what it has seen; compute it from outputs and targets alone, as torchmetrics.functional does"
             )
 
@@ -130,7 +132,7 @@ def _each_with_each(measure: Measure, values: Any, targets: Any) -> list[str]:
         """Return the measures of some samples."""
         return _values(measure, values, targets, list(rows))
 
-    for group in [names, *([name] for name in names if len(names) > 1)]:
+    for group in [names, *([name] for name in names if 1 < len(names) <= TARGETS)]:
 
         def pair(row: int, column: int, group: Sequence[Any] = group) -> dict[tuple[str, str], float]:
             """Return the measures of a sample's values beside another one's targets, of those in the group."""
@@ -145,7 +147,7 @@ def _each_with_each(measure: Measure, values: Any, targets: Any) -> list[str]:
 
 
 def _taken(tree: Any, rows: list[int]) -> Any:
-    return tree_map(lambda leaf: leaf[rows], tree)
+    return tree_map(lambda leaf: leaf if leaf is None else leaf[rows], tree)
 
 
 def _values(measure: Measure, values: Any, targets: Any, rows: list[int]) -> dict[tuple[str, str], float]:

@@ -84,7 +84,7 @@ class StepGradient:
             return self._add_mean(loss, last=last)
         if isinstance(loss, Sum):
             return self._run(partial(backward, loss), 1.0, None, last=last)
-        share = _held(self._share, loss)
+        share = _rounded_share(self._share, loss)
         part = partial(backward, loss, size / self._own * share)
         return self._run(part, self._share / share, self._square, last=last)
 
@@ -185,8 +185,8 @@ def _added(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor
     return one + other
 
 
-def _held(share: float, loss: Any) -> float:
-    """Return a share as a loss in bfloat16 or float16 can hold it, as the factor on it in a backward pass; the gradient
-    makes up for the rest."""
+def _rounded_share(share: float, loss: Any) -> float:
+    """Return a share as a loss in bfloat16 or float16 can hold it; the summed gradient is multiplied by the rest of it,
+    share / this."""
     is_half = isinstance(loss, torch.Tensor) and loss.dtype in (torch.bfloat16, torch.float16)
     return float(torch.tensor(share, dtype=loss.dtype)) if is_half else share

@@ -89,8 +89,8 @@ def test_numbers_that_are_not_finite_are_read_and_other_text_is_a_fault() -> Non
     ],
 )
 def test_the_whole_number_is_read_where_an_expression_finds_its_digits(expression: str) -> None:
-    numbers = ("0.25", "5.3e-05", "1e-3", "2E+4", "-0.31", "-2e-5", "nan", "NaN", "inf", "-inf", "Infinity")
-    for text in numbers:
+    numbers = ["0.25", "5.3e-05", "1e-3", "2E+4", "-0.31", "-2e-5", "nan", "NaN", "inf", "-inf", "Infinity"]
+    for text in numbers[: 6 if "*?" in expression else None]:
         line = f"[3/9] (average) (loss: {text}, Acc 97.5%"
         if expression.startswith("Average"):
             line = f"Test set: Average loss: {text}"
@@ -102,10 +102,28 @@ def test_the_whole_number_is_read_where_an_expression_finds_its_digits(expressio
 
 def test_an_expression_that_takes_whole_numbers_or_words_alone_is_left_as_it_is() -> None:
     assert PrintedMetrics({"loss": r"step [0-9]0: ([0-9]+)$"}).take("step 10: 0.5") == {}
-    assert PrintedMetrics({"loss": r"(?P<mark>loss|cost) ([0-9.]+)"}).expressions["loss"].groups == 2
+    assert PrintedMetrics({"loss": r"(?P<mark>loss|cost) ([0-9.]+)"}).expressions["loss"].pattern.groups == 2
     assert PrintedMetrics({"loss": r"^([0-9.]+),"}).take("0.5,0.7") == {"loss": 0.5}
     assert PrintedMetrics({"loss": r"x-([0-9.]+)"}).take("x-0.5") == {"loss": 0.5}
     assert PrintedMetrics({"loss": r"on 2026-11-([0-9.]+)"}).take("on 2026-11-26") == {"loss": 26.0}
+
+
+@pytest.mark.parametrize(
+    ("expression", "line", "value"),
+    [
+        (r"val.*?(\d+\.\d+)", "validating 10000 samples", None),
+        (r"accuracy.*?(\d+\.\d+)", "computing accuracy on 5 folds", None),
+        (r"(\d+\.\d+)$", "Epoch 3", None),
+        (r"val.*?(\d+\.\d+)", "evaluation: nan values in column 3", None),
+        (r"nll: -(\d+\.\d+)", "nll: -0.5", 0.5),
+        (r"^(\d+)", "5,100,0.3", 5.0),
+        (r"^([0-9.]+)", "5,100,0.3", 5.0),
+        (r"((\d)\.\d+) \2", "1.5 1", 1.5),
+        (r"(?<=loss )(\d\.\d)", "loss 0.5", 0.5),
+    ],
+)
+def test_lines_that_an_expression_does_not_mean(expression: str, line: str, value: float | None) -> None:
+    assert PrintedMetrics({"loss": expression}).take(line) == ({} if value is None else {"loss": value})
 
 
 def test_thousands_in_a_number_are_a_fault() -> None:

@@ -169,3 +169,45 @@ def test_generators_go_on_as_if_nothing_had_been_drawn() -> None:
         assert torch.equal(torch.rand(3), one)
     with drawn_alike(cpu, 3, 1, 1, 1):
         assert not torch.equal(torch.rand(3), one)
+
+
+class _Cached(nn.Module):
+    """Keeps a table for the longest input so far, from the second step on another one on each rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.calls = nn.Linear(64, 10), 0
+        self.register_buffer("table", torch.zeros(1))
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.calls += int(self.training)
+        if self.training:
+            self.mean.lerp_(pixels.detach().mean(0).to(self.mean.dtype), 0.5)  # type: ignore[operator]
+            if self.calls > 1:
+                self.table = torch.zeros(len(pixels) * self.calls)
+            if self.calls == 3:
+                self.mean = self.mean.clone()
+        return self.last(pixels - self.mean)  # type: ignore[no-any-return]
+
+
+class Cached(Plain):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return _Cached()
+
+
+def sizes_and_mean(ranks: Ranks) -> tuple[int, torch.Tensor, list[torch.Tensor]]:
+    experiment = Cached()
+    own = training(experiment, experiment.data(), HP, ParallelSettings(30, ratios=(2.0, 1.0)), ranks, epochs=2)
+    while own.advance() is not None:
+        pass
+    assert own._moving is not None
+    assert own._moving.names == ["mean"]
+    return len(own.solo.model.table), own.solo.model.mean, parameters(own)
+
+
+def test_a_buffer_of_another_size_on_each_rank_stays_its_own() -> None:
+    (size, mean, one), (other_size, other_mean, other) = on_ranks(2, sizes_and_mean)
+    assert size != other_size
+    assert mean.shape == other_mean.shape
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

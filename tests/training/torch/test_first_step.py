@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,12 +116,6 @@ class SeveralTargets(Squeezed):
         return {}
 
 
-@pytest.mark.parametrize("kind", [Regression, Noisy, Missing, Squeezed, Binary])
-def test_losses_that_compare_sample_by_sample(kind: type[Regression]) -> None:
-    result, *_ = first_result(kind(), kind().data(), {})
-    assert "train/loss" in result.metrics
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -158,9 +153,43 @@ class AddsUp(Squeezed):
 
 def test_a_metric_that_adds_up_what_it_has_seen_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"the metric .mae. of the same samples is .* once others were evaluated: it adds up"
+        ValueError, match=r"the metric .mae. of some samples is .* by what was evaluated before them: it adds up"
     ):
         first_result(AddsUp(), AddsUp().data(), {})
+
+
+class OwnDraws(Squeezed):
+    """A metric by chance, with a generator of its own, and one that takes time."""
+
+    def __init__(self) -> None:
+        self.draw = np.random.default_rng(0)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        chosen = self.draw.integers(len(outputs), size=4)
+        return {"mae": (outputs[:, 0] - targets)[chosen].abs().mean(), "at": time.perf_counter()}
+
+
+class Outputs(Squeezed):
+    """A model whose outputs are no tensor."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(nn.Linear):
+            def forward(self, inputs: torch.Tensor) -> Any:
+                return torch.distributions.Normal(super().forward(inputs).squeeze(-1), 1.0), None
+
+        return Model(4, 1)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return -outputs[0].log_prob(targets).mean()
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"mae": (outputs[0].mean - targets).abs().mean()}
+
+
+@pytest.mark.parametrize("kind", [Regression, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs])
+def test_losses_that_compare_sample_by_sample(kind: type[Regression]) -> None:
+    result, *_ = first_result(kind(), kind().data(), {})
+    assert "train/loss" in result.metrics
 
 
 class OwnParameter(Squeezed):
@@ -183,12 +212,25 @@ class OwnModule(Squeezed):
         return mse_loss(self.features(outputs), self.features(targets.reshape(-1, 1)))
 
 
-def test_a_parameter_outside_the_model_is_refused_and_a_module_told() -> None:
-    with pytest.raises(ValueError, match=r"self\.weight gets a gradient and is no part of the model.*what model\(hp\)"):
-        first_result(OwnParameter(), OwnParameter().data(), {})
+class Listed(OwnModule):
+    """Keeps its network in a list."""
+
+    def __init__(self) -> None:
+        self.features = [nn.Linear(1, 3)]  # type: ignore[assignment]
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        [features] = self.features  # type: ignore[misc]
+        return mse_loss(features(outputs), features(targets.reshape(-1, 1)))  # type: ignore[has-type]
+
+
+def test_what_is_trained_outside_the_model_is_told() -> None:
+    [line] = first_result(OwnParameter(), OwnParameter().data(), {})[2]
+    assert line.startswith("self.weight gets a gradient and is no part of the model, so that no optimizer changes it")
     frozen = OwnParameter()
     frozen.weight.requires_grad = False
     assert first_result(frozen, frozen.data(), {})[2] == []
+    [line] = first_result(Listed(), Listed().data(), {})[2]
+    assert line.startswith("self.features gets a gradient")
     [line] = first_result(OwnModule(), OwnModule().data(), {})[2]
     assert line.startswith("self.features gets a gradient and is no part of the model, so that no optimizer changes it")
     frozen_module = OwnModule()
