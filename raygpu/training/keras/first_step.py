@@ -103,7 +103,8 @@ def _own_loop(model: Any) -> Iterator[str]:
 def _unsaved(training: KerasSolo, traced: Any) -> list[tuple[Any, np.ndarray]]:
     """Return the variables that a traced function reaches and a checkpoint does not hold, each with its value."""
     saved = {id(each.value) for each in (*training.model.variables, *training.optimizer.variables)}
-    reached = traced.variables if traced is not None else ()
+    # A graph has them in any order.
+    reached = sorted(traced.variables, key=lambda each: str(each.name).lower()) if traced is not None else ()
     return [(each, each.numpy()) for each in reached if id(each) not in saved and RANDOM_STATE not in each.name]
 
 
