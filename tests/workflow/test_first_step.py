@@ -18,6 +18,7 @@ from raygpu.experiment import Arrays
 from raygpu.workflow.first_step import _not_finite
 from raygpu.workflow.user_code import Problem, find, problem
 from raygpu.workflow.validation import prepare
+from tests.workflow.tried_experiments import problem_of
 
 PIXELS = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
 LABELS = (PIXELS.sum(axis=1) > 0).astype(np.int64)
@@ -234,13 +235,7 @@ def tried(tmp_path: Path) -> Callable[..., Problem]:
     """What a sweep's start makes of an experiment of this module."""
 
     def load(name: str, space: dict[str, Any] | None = None) -> Problem:
-        pytest.importorskip("tensorflow" if name.startswith("Keras") else "torch")
-        values: dict[str, Any] = {"experiment": f"{PATH}:{name}", "epochs": 1, "space": space or {"lr": 0.1}}
-        is_grid = "grid_search" in str(space)
-        values |= {"search": {"algorithm": "grid"}} if is_grid else {"trials": 3}
-        config = SweepConfig.model_validate({**values, "runs_dir": str(tmp_path), "tracking": {"enabled": False}})
-        prepared = prepare(config, "test")
-        return problem(prepared, *find(prepared.config, Path.cwd()))
+        return problem_of(PATH, name, space or {"lr": 0.1}, tmp_path)
 
     return load
 
@@ -346,36 +341,6 @@ def test_a_list_that_was_meant_as_a_choice_is_told(tried: Callable[..., Problem]
 )
 def test_a_name_that_nothing_reads_is_told(tried: Callable[..., Problem], name: str, line: str) -> None:
     assert tried("Torch", {name: {"uniform": [0, 1]}}).notes == [f"space: {line}"]
-
-
-class TorchOwnOptimizer(Torch):
-    def optimizer(self, model: Any, hp: Any) -> Any:
-        import torch
-
-        return torch.optim.AdamW(model.parameters(), lr=hp["lr"])
-
-
-UNREAD = "space: a first step does not read {}: what nothing reads changes nothing"
-
-
-@pytest.mark.parametrize(
-    ("name", "space", "names"),
-    [
-        ("Torch", {"momentum": 0.9, "nesterov": True}, None),
-        ("Torch", {"optimizer": "adam", "momentum": 0.9}, "momentum"),
-        ("Torch", {"optimizer": {"choice": ["adam", "sgd"]}, "momentum": 0.9, "betas": [0.9, 0.99]}, None),
-        ("Torch", {"betas": [0.9, 0.99], "eps": 1e-6}, "betas, eps"),
-        ("Torch", {"gamma": 0.5, "schedule": "cosine"}, "gamma"),
-        ("Torch", {"gamma": 0.5, "schedule": {"choice": ["cosine", "step"]}}, None),
-        ("TorchOwnOptimizer", {"lr": 0.1, "weight_decay": 0.1, "schedule": "cosine"}, "schedule, weight_decay"),
-        ("TorchOwnOptimizer", {"lr": 0.1, "batch_size": 64, "clip_norm": 1.0}, None),
-        ("Keras", {"optimizer": "adam", "momentum": 0.9}, "momentum"),
-    ],
-)
-def test_a_setting_without_effect_is_told(
-    tried: Callable[..., Problem], name: str, space: dict[str, Any], names: str | None
-) -> None:
-    assert tried(name, space).notes == ([] if names is None else [UNREAD.format(names)])
 
 
 def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:

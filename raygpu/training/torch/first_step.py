@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,7 @@ def _each_with_each(measure: Measure, values: Any, targets: Any) -> list[str]:
     names: list[Any] = list(targets) if isinstance(targets, Mapping) else []
     found: list[str] = []
 
+    @cache
     def score(rows: Rows) -> dict[tuple[str, str], float]:
         """Return the measures of some samples."""
         return _values(measure, values, targets, list(rows))
