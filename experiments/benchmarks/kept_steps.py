@@ -122,13 +122,12 @@ def measure(network: str, way: str, folder: str, epochs: int) -> dict[str, Any]:
 
 def first_step_compiled(array: Any) -> None:
     """Take a step by torch.compile, as arrays on a GPU do."""
-    import torch
-
     from raygpu.training.fused.compile_process import step_arguments
+    from raygpu.training.fused.compiled_step import compiled_in_memory
 
     arguments = step_arguments(array, array.all_optimizers, array.settings, len(array.trials))
     with array.program.training():
-        torch.compile(array.program._traceable_step, fullgraph=True, dynamic=False)(*arguments)
+        compiled_in_memory(array.program, arguments)(*arguments)
 
 
 def medians(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, float]]:

@@ -80,7 +80,7 @@ class ArrayCache:
             program.use(width, array.batch_size, LoadedStep(found.path))
             members = [(tile, i) for tile in array.tiles for i in range(len(tile.trials))][:width]
             with random_state_kept():
-                if same_steps(array, gathered_tile(members, width), program.step, is_kept=True):
+                if same_steps(array, gathered_tile(members, width), program.step):
                     return found
         except torch.OutOfMemoryError:
             raise

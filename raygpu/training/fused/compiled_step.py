@@ -1,18 +1,19 @@
-"""The compiled step of an array on a CPU: compiled ahead of time into a file, which loads in milliseconds.
+"""The compiled step of an array. On a CPU it is compiled ahead of time into a file, which loads in milliseconds.
 
     compile_step(program, arguments, package)      # 10 to 30 s
     step = LoadedStep(package)                     # milliseconds, without torch's compiler
     losses = step(*arguments)
 
-The operators of the eager step are traced and compiled by AOTInductor. The file holds machine code for this processor
-and this number of threads, for stacks of the same shapes and strides.
+The operators of the eager step are traced, and compiled by AOTInductor into a file or by torch.compile for this
+process. The file holds machine code for this processor and this number of threads, for stacks of the same shapes and
+strides.
 """
 
 from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,9 @@ from raygpu.training.torch.torch_private_api import load_package
 
 Arguments = tuple[Any, ...]
 """Parameters, fixed ones, buffers and the optimizer's state of a tile, inputs, targets, numbers, and random numbers."""
+IN_ORDER: dict[str, Any] = {"reorder_for_peak_memory": False} if torch.__version__ < "2.13" else {}
+"""Options of the compiler: where torch 2.11 reorders kernels to save memory, some update a parameter in place before
+the backward pass has read it."""
 FAST_TO_COMPILE = {"aot_inductor.compile_wrapper_opt_level": "O0"}
 """Options of the compiler: the code that calls the kernels takes most of its time, and nearly none of a step's."""
 
@@ -48,27 +52,44 @@ class LoadedStep:
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
         """Take a step in place; return the losses, packed, (width, ...). arguments: as `Arguments`."""
-        parameters, fixed, buffers, optimizer_state, inputs, targets, numbers, *drawn = arguments
-        stacks = (parameters, fixed, buffers, *optimizer_state, _named(inputs), _named(targets))
-        tensors = [tensor for stack in stacks for tensor in stack.values()]
-        return self._run([*tensors, numbers, *(drawn[0] if drawn else [])])[0]
+        return self._run(_flat(arguments))[0]
 
 
 class StepCompiledAtFirst:
     """A step that is compiled at its first call, for this process alone."""
 
     def __init__(self, program: SteppedProgram) -> None:
-        self._program = program
-        self._loaded: LoadedStep | None = None
+        self._step: Callable[..., torch.Tensor] | None = None
+        self._program: SteppedProgram | None = program
+        """None once the step is compiled: the program has this step, too."""
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
         """Compile the step if this is the first call, then take it."""
-        if self._loaded is None:
-            with tempfile.TemporaryDirectory(prefix="raygpu-step-") as folder:
-                package = Path(folder, "step.pt2")
-                compile_step(self._program, arguments, package)
-                self._loaded = LoadedStep(package)
-        return self._loaded(*arguments)
+        if self._step is None:
+            assert self._program is not None
+            on_cpu = arguments[6].device.type == "cpu"
+            self._step = (_compiled_into_a_file if on_cpu else compiled_in_memory)(self._program, arguments)
+            self._program = None
+        return self._step(*arguments)
+
+
+def _compiled_into_a_file(program: SteppedProgram, arguments: Arguments) -> LoadedStep:
+    """Compile a step for a CPU into a file that is deleted once it is loaded."""
+    with tempfile.TemporaryDirectory(prefix="raygpu-step-") as folder:
+        package = Path(folder, "step.pt2")
+        compile_step(program, arguments, package)
+        return LoadedStep(package)
+
+
+def compiled_in_memory(program: SteppedProgram, arguments: Arguments) -> Callable[..., torch.Tensor]:
+    """Return a step that torch.compile compiles at its first call.
+
+    It is given the traced operators: of the step's own code it could not follow the modes of torch functions, and with
+    torch 2.11 some layers end the process (group norms in mixed precision) or raise (layers that share parameters).
+    """
+    options = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe, **IN_ORDER}
+    run = torch.compile(traced_step(program, arguments), fullgraph=True, dynamic=False, options=options)
+    return lambda *own: run(*_flat(own))[0]
 
 
 def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -> None:
@@ -77,13 +98,30 @@ def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -
     Call it where the step would be called: inside `Program.training`, with the number of threads that the step will
     have.
     """
-    stacks, names = [*arguments[:3], *arguments[3]], []
-    tensors: list[torch.Tensor] = []
-    for stack in (*stacks, *(_named(part) for part in arguments[4:6])):
-        names.append([*stack])
-        tensors += stack.values()
-    num_states = len(arguments[3])
-    rest = [arguments[6], *(arguments[7] if len(arguments) > 7 else [])]
+    graph, tensors = traced_step(program, arguments), _flat(arguments)
+
+    class Step(nn.Module):
+        """The traced step in the form that is exported."""
+
+        def forward(self, *flat: torch.Tensor) -> Any:
+            """Take the step."""
+            return graph(*flat)
+
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(Step(), (*tensors,), strict=False)
+        torch._inductor.aoti_compile_and_package(
+            exported, package_path=str(package), inductor_configs={**FAST_TO_COMPILE, **IN_ORDER}
+        )
+
+
+def traced_step(program: SteppedProgram, arguments: Arguments) -> Callable[..., Any]:
+    """Trace the eager step of arguments of these shapes into a graph of operators, without taking it.
+
+    The graph takes the tensors of `arguments` one by one, and returns a tuple of the losses.
+    """
+    stacks = (*arguments[:3], *arguments[3], *(_named(part) for part in arguments[4:6]))
+    names, num_states = [[*stack] for stack in stacks], len(arguments[3])
 
     def step(*flat: torch.Tensor) -> tuple[torch.Tensor]:
         """Take the step on a list of tensors."""
@@ -95,21 +133,14 @@ def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -
         tile = Tile([], [], parameters, fixed, buffers, optimizer_state)
         return (program.eager_step(tile, inputs, targets, numbers, drawn),)
 
-    graph = traced(step, [*tensors, *rest])
+    return traced(step, _flat(arguments))
 
-    class Step(nn.Module):
-        """The traced step in the form that is exported."""
 
-        def forward(self, *flat: torch.Tensor) -> Any:
-            """Take the step."""
-            return graph(*flat)
-
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exported = torch.export.export(Step(), (*tensors, *rest), strict=False)
-        torch._inductor.aoti_compile_and_package(
-            exported, package_path=str(package), inductor_configs={**FAST_TO_COMPILE}
-        )
+def _flat(arguments: Arguments) -> list[torch.Tensor]:
+    """Return the tensors of a step's arguments, in the order of a traced step."""
+    parameters, fixed, buffers, optimizer_state, inputs, targets, numbers, *drawn = arguments
+    stacks = (parameters, fixed, buffers, *optimizer_state, _named(inputs), _named(targets))
+    return [*(tensor for stack in stacks for tensor in stack.values()), numbers, *(drawn[0] if drawn else [])]
 
 
 def _named(parts: Tensors) -> Stacked:

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.base import NotAsAlone
@@ -37,55 +35,6 @@ class StepFacts:
     """Random operators of an evaluation."""
     padded: bool
     """Whether a step looks up embeddings with a padding index."""
-
-
-class PaddedEmbedding(TorchFunctionMode):
-    """Embedding lookups whose padding row gets no gradient, under vmap too.
-
-    vmap puts the members' tables below each other and looks all members up in one table, whose gradient then leaves out
-    the padding row of the first member alone. Here the rows that were looked up at the padding index are detached.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is functional.embedding:
-            return self._embedding(*args, **(kwargs or {}))
-        if func is torch.embedding:
-            return self._torch_embedding(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def _embedding(self, input: Any, weight: Any, padding_idx: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        rows = functional.embedding(input, weight, None, *args, **kwargs)
-        if padding_idx is None:
-            return rows
-        return self._detached(rows, input, padding_idx % len(weight))
-
-    def _torch_embedding(self, weight: Any, indices: Any, padding_idx: int = -1, *args: Any, **kwargs: Any) -> Any:
-        rows = torch.embedding(weight, indices, -1, *args, **kwargs)
-        return rows if padding_idx < 0 else self._detached(rows, indices, padding_idx)
-
-    def _detached(self, rows: torch.Tensor, indices: torch.Tensor, padding_idx: int) -> torch.Tensor:
-        return torch.where((indices == padding_idx).unsqueeze(-1), rows.detach(), rows)
-
-
-class OwnTensors(TorchFunctionMode):
-    """Gives each member its own copy of tensors that a model makes inside `torch.vmap`, so that random numbers can fill
-    them.
-
-    like: any tensor of the members, inside vmap.
-    """
-
-    MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.Tensor.new_empty, torch.Tensor.new)
-
-    def __init__(self, like: torch.Tensor) -> None:
-        super().__init__()
-        self._zero = torch.zeros_like(like.detach().reshape(-1)[0])
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func not in self.MAKERS:
-            return made
-        zero = self._zero.to(made.dtype)
-        return made | zero if made.dtype == torch.bool else made + zero
 
 
 def step_facts(

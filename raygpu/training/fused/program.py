@@ -5,7 +5,6 @@ The stateless form of one model (`torch.func.functional_call`) is mapped over st
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -13,18 +12,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.base import scores
 from raygpu.training.fused.compiled_step import StepCompiledAtFirst
 from raygpu.training.fused.loss_scales import scaled
-from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, StepFacts
+from raygpu.training.fused.member_step import StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer
-from raygpu.training.fused.random_inputs import RandomInputs, traced
+from raygpu.training.fused.random_inputs import RandomInputs
 from raygpu.training.fused.refusal import slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
+from raygpu.training.fused.vmap_modes import NormalizationInFloat32, OwnTensors, PaddedEmbedding
 from raygpu.training.torch.data import Tensors, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
@@ -101,37 +101,7 @@ class Program:
 
     def compile(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step through a compiled program, which is made at the first such step."""
-        if self.device.type == "cpu":
-            self._compiled[width, batch_size] = StepCompiledAtFirst(self)
-            return
-        function = type(self)._traceable_step
-        # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
-        # tensors left out (they cost as much as the step of a small model) would take another program's for this one.
-        own = types.FunctionType(function.__code__.replace(co_name=f"_step_{width}_{batch_size}"), function.__globals__)
-        step = types.MethodType(own, self)
-        self._compiled[width, batch_size] = self._compiled_at_first(step) if self._step_draws else _compiled(step)
-
-    def _compiled_at_first(self, step: Step) -> Step:
-        """Return a step that is compiled at its first call, with random numbers as inputs.
-
-        Random operators are replaced by their numbers in a graph of operators, since torch.compile does not follow a
-        dispatch mode.
-        """
-        made: list[Step] = []
-
-        def supplied(*arguments: Any) -> torch.Tensor:
-            """Take the step with the random numbers that come as the last argument."""
-            *others, drawn = arguments
-            with RandomInputs.supplied(drawn):
-                return step(*others)
-
-        def call(*arguments: Any) -> torch.Tensor:
-            """Compile the step if this is the first call, then take it."""
-            if not made:
-                made.append(_compiled(traced(supplied, arguments)))
-            return made[0](*arguments)
-
-        return call
+        self._compiled[width, batch_size] = StepCompiledAtFirst(self)
 
     def forget(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step eagerly again."""
@@ -199,29 +169,6 @@ class Program:
         with PaddedEmbedding() if self._padded else nullcontext():
             return vmap(self._loss, randomness="different")(parameters, fixed, buffers, inputs, targets)
 
-    def _traceable_step(
-        self,
-        parameters: Stacked,
-        fixed: Stacked,
-        buffers: Stacked,
-        optimizer_state: list[Stacked],
-        inputs: Tensors,
-        targets: Tensors,
-        numbers: torch.Tensor,
-    ) -> torch.Tensor:
-        """Take a step in a form that torch.compile can trace. Uncompiled it is slower than `eager_step`."""
-
-        def objective(parameters: Stacked, scales: Stacked, *others: Any) -> tuple[torch.Tensor, Any]:
-            """Return one member's scaled loss, and what `_loss` returns beside it."""
-            loss, found = self._loss(parameters, *others)
-            return scaled(loss, scales), found
-
-        mapped = vmap(grad_and_value(objective, has_aux=True), randomness="different")
-        scales = self.optimizer.loss_scales(optimizer_state)
-        gradients, (_, (told, changed)) = mapped(parameters, scales, fixed, buffers, inputs, targets)
-        self._update(parameters, gradients, buffers, changed, optimizer_state, numbers)
-        return told
-
     @torch.no_grad()
     def _update(
         self,
@@ -244,9 +191,14 @@ class Program:
         own_buffers = {name: tensor.clone() for name, tensor in buffers.items()}
         state = {f"{MODEL}.{name}": tensor for name, tensor in {**parameters, **fixed, **own_buffers}.items()}
         own = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
-        with self.context(), own:
+        with self.context(), self._norms(), own:
             loss = functional_call(self._step, state, (inputs, targets))
         return objective(loss).reshape(()), (packed(loss), {name: state[f"{MODEL}.{name}"] for name in buffers})
+
+    def _norms(self) -> AbstractContextManager[Any]:
+        """Return the context in which batch norms have a backward pass."""
+        mixed = self.device.type == "cuda" and torch.is_autocast_enabled("cuda")
+        return NormalizationInFloat32() if mixed else nullcontext()
 
     def _forward(self, state: Stacked, inputs: Tensors) -> Any:
         """Run the model with this state."""
@@ -263,7 +215,7 @@ class Program:
         self.model.eval()
         state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.optimizer_state)}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
-        with self.context(), sdpa_kernel(SDPBackend.MATH), streams:
+        with self.context(), self._norms(), sdpa_kernel(SDPBackend.MATH), streams:
             if self._metrics_are_fused is not False:
                 before = tile.streams.state() if tile.streams else []
                 try:
@@ -336,16 +288,6 @@ class _TrainingStep(nn.Module):
     def forward(self, inputs: Tensors, targets: Tensors) -> Any:
         """Return the loss of one member's batch."""
         return training_loss(self._experiment, self.model, inputs, targets, self._hp)
-
-
-def _compiled(step: Step) -> Step:
-    compiled: Step = torch.compile(
-        step,
-        fullgraph=True,
-        dynamic=False,
-        options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
-    )
-    return compiled
 
 
 def num_samples(inputs: Tensors) -> int:

@@ -52,6 +52,7 @@ KNOWN = {
     "does not require grad and does not": "a gradient is taken by torch.autograd.grad: in an array by torch.func.grad",
     "requires_grad_()": "requires_grad_() in a step: in an array gradients are taken by torch.func.grad",
     "may have escaped from inside": "a step computes again what it has computed (torch.utils.checkpoint), or keeps it",
+    "_NoopSaveInputs": "a step computes again what it has computed (torch.utils.checkpoint)",
     "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
 }
 """Parts of torch's messages, each with its meaning for an array."""

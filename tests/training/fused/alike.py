@@ -17,8 +17,8 @@ from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import MODELS
+from tests.torch_device import DEVICE
 
-CPU = torch.device("cpu")
 EPOCHS = 5
 EXACT = 1e-9
 """In float64, over five epochs."""
@@ -49,7 +49,7 @@ def settings(epochs: int = EPOCHS) -> Settings:
 
 
 def solo(experiment: Experiment, trial: Trial, dtype: torch.dtype | None, epochs: int = EPOCHS) -> TorchSolo:
-    return TorchSolo(experiment, experiment.data(), trial, settings(epochs), CPU, dtype)
+    return TorchSolo(experiment, experiment.data(), trial, settings(epochs), DEVICE, dtype)
 
 
 def new_array(
@@ -59,7 +59,7 @@ def new_array(
     epochs: int = EPOCHS,
     width: int | None = None,
 ) -> TorchArray:
-    return TorchArray(experiment, experiment.data(), trials, settings(epochs), width=width, device=CPU, dtype=dtype)
+    return TorchArray(experiment, experiment.data(), trials, settings(epochs), width=width, device=DEVICE, dtype=dtype)
 
 
 def run(training: TorchArray | TorchSolo, epochs: int = EPOCHS) -> list[Any]:
@@ -67,16 +67,16 @@ def run(training: TorchArray | TorchSolo, epochs: int = EPOCHS) -> list[Any]:
 
 
 def parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
 
 
 def difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
     """The largest relative norm of the difference over the tensors of `other`; infinite where one is not finite."""
     largest = 0.0
-    for name, tensor in other.items():
+    for name, tensor in ((name, tensor.cpu()) for name, tensor in other.items()):
         assert one[name].dtype == tensor.dtype, name
         assert one[name].shape == tensor.shape, name
-        apart, size = (one[name].double() - tensor.double()).norm(), tensor.double().norm()
+        apart, size = (one[name].cpu().double() - tensor.double()).norm(), tensor.double().norm()
         relative = (apart / size if size > 0 else apart).item()
         largest = max(largest, relative if math.isfinite(relative) else math.inf)
     return largest

@@ -14,6 +14,7 @@ from raygpu.training.fused.audit import same_steps
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.tile import Tile
 from tests.models import Mlp
+from tests.torch_device import DEVICE
 from tests.training.fused.alike import (
     members,
     new_array,
@@ -107,21 +108,25 @@ def adam_array() -> TorchArray:
     return new_array(Mlp(), members({"hidden": 8, "optimizer": "adam"}, [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]))
 
 
+@pytest.mark.parametrize("part", [0.03, 0.5])
 @pytest.mark.parametrize("epochs", [0, 1])
-def test_steps_are_compared_before_the_first_epoch_and_later(epochs: int) -> None:
+def test_steps_are_compared_before_the_first_epoch_and_later(epochs: int, part: float) -> None:
+    """A compiler that updates some parameters too early makes differences of a few per cent."""
+    if part < 0.1 and DEVICE.type != "cpu":
+        pytest.skip("which is not told from rounding on a GPU")
     array = adam_array()
     run(array, epochs)
     [tile] = array.tiles
     assert same_steps(array, tile, array.program.step)
 
-    def half(tile: Any, inputs: Any, targets: Any, numbers: Any) -> torch.Tensor:
+    def shorter(tile: Any, inputs: Any, targets: Any, numbers: Any) -> torch.Tensor:
         before = {name: value.clone() for name, value in tile.parameters.items()}
         losses = array.program.eager_step(tile, inputs, targets, numbers)
         for name, value in tile.parameters.items():
-            value[2].sub_((value[2] - before[name][2]) / 2)
+            value[2].sub_((value[2] - before[name][2]) * part)
         return losses
 
-    assert not same_steps(array, tile, half), "one member's step is half as large"
+    assert not same_steps(array, tile, shorter), "one member's step is shorter"
 
 
 def test_a_member_that_diverged_hides_no_other_and_accuses_none() -> None:

@@ -15,8 +15,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.fused.model_array import TorchArray
 from tests.models import Mlp, few
-
-CPU = torch.device("cpu")
+from tests.torch_device import DEVICE
 
 
 def trials(own: list[dict[str, Any]]) -> list[Trial]:
@@ -109,7 +108,7 @@ def test_a_name_that_later_steps_read_is_found() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_an_audit_leaves_no_trace(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained() -> list[dict[str, float]]:
-        array = TorchArray(Mlp(), few(100), trials(LRS), Settings(4, 1, precision, Path()), device=CPU)
+        array = TorchArray(Mlp(), few(100), trials(LRS), Settings(4, 1, precision, Path()), device=DEVICE)
         found = []
         while (results := array.run_epoch()) is not None:
             found += [dict(result.metrics) for result in results.values()]

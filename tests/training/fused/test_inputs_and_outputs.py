@@ -15,9 +15,9 @@ from raygpu import Mean, Splits, Sum, TorchExperiment
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
+from tests.torch_device import DEVICE
 from tests.training.fused.alike import (
     ADAM,
-    CPU,
     EXACT,
     SGD,
     difference,
@@ -279,9 +279,9 @@ def test_data_stays_as_it_is_whatever_a_model_does_to_its_arguments() -> None:
     settings_of_two = settings(2)
     ends = []
     for _ in range(2):
-        training = TorchSolo(InPlace(), data, trials[0], settings_of_two, CPU, torch.float64)
+        training = TorchSolo(InPlace(), data, trials[0], settings_of_two, DEVICE, torch.float64)
         ends.append(run(training, 2)[-1].metrics)
-    array = TorchArray(InPlace(), data, trials, settings_of_two, device=CPU, dtype=torch.float64)
+    array = TorchArray(InPlace(), data, trials, settings_of_two, device=DEVICE, dtype=torch.float64)
     fused = run(array, 2)[-1][trials[0].trial_id].metrics
     assert ends[0] == ends[1]
     assert fused == pytest.approx(ends[0], rel=1e-9)

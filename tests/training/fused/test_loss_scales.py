@@ -13,13 +13,15 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused import loss_scales
 from raygpu.training.fused.audit import same_steps
+from raygpu.training.fused.compiled_step import compiled_in_memory
 from raygpu.training.fused.dry_run import obstacle
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.saved_array import save_saved_members
 from raygpu.training.torch import loss_scale
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
-from tests.training.fused.alike import CPU, EXACT, SGD, difference, members
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import EXACT, SGD, difference, members
 from tests.training.torch.overflowing import Hopeless, NoLoss, Overflowing, OverflowingLoss, Rotating
 
 EPOCHS = 4
@@ -44,12 +46,12 @@ def grows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def array_of(trials: list[Trial], kind: Any = Overflowing, **options: Any) -> TorchArray:
-    return TorchArray(kind(), few(), trials, SETTINGS, device=CPU, **{"dtype": torch.float64, "width": 3, **options})
+    return TorchArray(kind(), few(), trials, SETTINGS, device=DEVICE, **{"dtype": torch.float64, "width": 3, **options})
 
 
 def alone(trial: Trial, kind: Any = Overflowing) -> TorchSolo:
     """In double precision, which torch.autocast leaves as it is: the steps alone are those of fp16."""
-    return TorchSolo(kind(), few(), trial, SETTINGS, CPU, torch.float64)
+    return TorchSolo(kind(), few(), trial, SETTINGS, DEVICE, torch.float64)
 
 
 @pytest.mark.parametrize("optimizer", MEMBERS)
@@ -145,18 +147,27 @@ def test_what_is_not_finite_is_told_as_by_trainings_alone(kind: Any) -> None:
             assert found[name].metrics == pytest.approx(result.metrics, rel=1e-9, nan_ok=True)
 
 
-def test_the_step_that_is_compiled_for_a_gpu_does_the_same() -> None:
+@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_step_that_is_compiled_for_a_gpu_does_the_same(compiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiles:
+        monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
     arrays = [array_of(MEMBERS["adamw"][:3]) for _ in range(2)]
     found = []
-    for array, name in zip(arrays, ("eager_step", "_traceable_step"), strict=True):
+    for array, is_compiled in zip(arrays, (False, True), strict=True):
         (tile,) = array.tiles
-        stacks = (tile,) if name == "eager_step" else (tile.parameters, tile.fixed, tile.buffers, tile.optimizer_state)
+        stacks = tile.parameters, tile.fixed, tile.buffers, tile.optimizer_state
         order = torch.stack([array.data.order(trial, 1) for trial in tile.trials])
         numbers = array.program.optimizer.numbers(tile.optimizer_settings, 1, array.steps_per_epoch, EPOCHS)
+        compiled = None
         with array.program.training():
             for step in range(3):
                 batch = array.data.train_batch(1, order[:, 16 * step : 16 * step + 16])
-                getattr(array.program, name)(*stacks, *batch, numbers[step])
+                arguments = *stacks, *batch, numbers[step]
+                if is_compiled:
+                    compiled = compiled or compiled_in_memory(array.program, arguments)
+                    compiled(*arguments)
+                else:
+                    array.program.eager_step(tile, *batch, numbers[step])
         found.append(array.member_state("t0002"))
     assert difference(found[1]["model"], found[0]["model"]) <= EXACT
     assert found[1]["loss_scale"] == found[0]["loss_scale"]

@@ -22,9 +22,9 @@ from raygpu.training.fused import model_array
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import MODELS, NUM_TRAIN, Cnn, Mlp, few
+from tests.torch_device import DEVICE
 from tests.training.fused.alike import (
     ADAM,
-    CPU,
     EPOCHS,
     EXACT,
     SGD,
@@ -180,10 +180,13 @@ def test_bf16_is_as_rough_as_it_is_alone(name: str) -> None:
     experiment = kind()
     trials = members(shape, SGD[:3])
     rough = Settings(2, 1, "bf16", Path())
-    array = TorchArray(experiment, experiment.data(), trials, rough, device=CPU)
+    array = TorchArray(experiment, experiment.data(), trials, rough, device=DEVICE)
     run(array, 2)
     for trial in trials:
-        training, exact = TorchSolo(experiment, experiment.data(), trial, rough, CPU), solo(experiment, trial, None, 2)
+        training, exact = (
+            TorchSolo(experiment, experiment.data(), trial, rough, DEVICE),
+            solo(experiment, trial, None, 2),
+        )
         run(training, 2)
         alone = parameters(training.model)
         run(exact, 2)
@@ -281,7 +284,7 @@ def test_epochs_are_wanted() -> None:
     experiment = Mlp()
     endless = Settings(None, 1, "float32", Path())
     with pytest.raises(ValueError, match="epochs: not given"):
-        TorchArray(experiment, experiment.data(), members({"hidden": 4}, SGD), endless, device=CPU)
+        TorchArray(experiment, experiment.data(), members({"hidden": 4}, SGD), endless, device=DEVICE)
 
 
 class Tiny(TorchExperiment):

@@ -14,8 +14,7 @@ from raygpu.training.fused import width
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.width import capacity, resettle, settle
 from tests.models import MODELS
-
-CPU = torch.device("cpu")
+from tests.torch_device import DEVICE
 
 
 def array(count: int, epochs: int = 3, width: int | None = None, dtype: torch.dtype = torch.float64) -> TorchArray:
@@ -23,7 +22,7 @@ def array(count: int, epochs: int = 3, width: int | None = None, dtype: torch.dt
     experiment = kind()
     trials = [Trial(f"t{i:04d}", i + 3, {**shape, "lr": 0.01 * (i + 1), "momentum": 0.5}) for i in range(count)]
     settings = Settings(epochs, 1, "float32", Path())
-    return TorchArray(experiment, experiment.data(), trials, settings, width=width, device=CPU, dtype=dtype)
+    return TorchArray(experiment, experiment.data(), trials, settings, width=width, device=DEVICE, dtype=dtype)
 
 
 def finished(own: TorchArray) -> dict[str, torch.Tensor]:
@@ -89,7 +88,8 @@ def test_a_step_that_cannot_be_compiled_stays_as_it_is(monkeypatch: pytest.Monke
     assert len(finished(own)) == 6 * 4
 
 
-def test_members_that_do_not_fit_wait() -> None:
+def test_members_that_do_not_fit_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(width, "default_device", lambda: torch.device("cpu"))
     kind, shape = MODELS["mlp"]
     trial = Trial("t0000", 0, {**shape, "lr": 0.1})
     limit, few = capacity(kind(), trial, gpu_fraction=1.0, host_memory_gib=0.0001)

@@ -1,0 +1,86 @@
+"""Modes of torch functions in the forward passes of an array: norms in mixed precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from raygpu import Splits, TorchExperiment
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.vmap_modes import NormalizationInFloat32
+from raygpu.training.torch.solo import TorchSolo
+from tests.models import few
+
+NORMS: dict[str, Any] = {
+    "batch": nn.BatchNorm2d,
+    "batch without a scale": lambda channels: nn.BatchNorm2d(channels, affine=False),
+    "batch without statistics": lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
+    "instance": lambda channels: nn.InstanceNorm2d(channels, affine=True, track_running_stats=True),
+    "instance without statistics": lambda channels: nn.InstanceNorm2d(channels, affine=True),
+    "group": lambda channels: nn.GroupNorm(2, channels),
+    "layer": lambda channels: nn.LayerNorm([channels, 8, 8]),
+    "root mean square": lambda channels: nn.RMSNorm([channels, 8, 8]),
+}
+
+
+class Normed(TorchExperiment):
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        layers = [nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3, padding=1), NORMS[hp["norm"]](4), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256, 10))
+
+
+@pytest.mark.parametrize("function", [functional.batch_norm, functional.instance_norm])
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_norms_of_two_dtypes_compute_in_float32(function: Any, half: torch.dtype) -> None:
+    inputs = torch.randn(8, 3, 5).to(half)
+    seen: list[torch.dtype] = []
+
+    class Noted(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.extend(args[0].dtype for norm in NormalizationInFloat32.NORMS if func is norm)
+            return func(*args, **(kwargs or {}))
+
+    def normed(inputs: torch.Tensor, statistics: torch.Tensor) -> torch.Tensor:
+        return function(inputs, statistics.clone(), statistics.clone() + 1, statistics + 2, statistics)
+
+    with Noted(), NormalizationInFloat32():
+        found = normed(inputs, torch.zeros(3))
+        same = normed(inputs, torch.zeros(3, dtype=half))
+    assert set(seen[: len(seen) // 2]) == {torch.float32}
+    assert set(seen[len(seen) // 2 :]) == {half}, "one dtype alone is left as it is"
+    assert found.dtype == same.dtype == half
+    assert torch.equal(found, normed(inputs.float(), torch.zeros(3)).to(half))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_members_with_norms_equal_trainings_alone_on_a_gpu(norm: str, compiled: bool, precision: Any) -> None:
+    experiment, settings = Normed(), Settings(2, 1, precision, Path())
+    trials = [Trial(f"t{i}", i, {"norm": norm, "lr": 0.02 * (i + 1), "batch_size": 16}) for i in range(3)]
+    array = TorchArray(experiment, few(), trials, settings)
+    if compiled:
+        array.program.compile(3, array.batch_size)
+    array.run_epoch()
+    found = array.run_epoch()
+    assert found is not None
+    for trial in trials:
+        solo = TorchSolo(experiment, few(), trial, settings)
+        solo.run_epoch()
+        alone = solo.run_epoch()
+        assert alone is not None
+        for name in ("train/loss", "validation/loss"):
+            assert found[trial.trial_id].metrics[name] == pytest.approx(alone.metrics[name], rel=0.02)
