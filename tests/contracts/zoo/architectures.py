@@ -33,7 +33,7 @@ class Capsules(Vectors):
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 votes = torch.einsum("nkde,bne->bnkd", self.weight, self.squashed(self.first(x).view(-1, 2, 4)))
-                logits = torch.zeros(votes.shape[:3], dtype=votes.dtype)
+                logits = torch.zeros(votes.shape[:3], dtype=votes.dtype, device=votes.device)
                 for _ in range(3):
                     found = self.squashed((logits.softmax(-1).unsqueeze(-1) * votes).sum(1))
                     logits = logits + (votes * found.unsqueeze(1)).sum(-1)
@@ -89,7 +89,7 @@ class Perceiver(Entry):
                 latent = self.latent.expand(x.shape[0], -1, -1)
                 absent = None if there is None else ~there
                 latent = self.norm(latent + self.cross(latent, x, x, key_padding_mask=absent)[0])
-                later = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+                later = torch.triu(torch.ones(3, 3, dtype=torch.bool, device=x.device), 1)
                 latent = latent + self.within(latent, latent, latent, attn_mask=later, need_weights=False)[0]
                 return self.last(latent.mean(1))
 
@@ -138,7 +138,7 @@ class GraphOfABatch(Entry):
 
             def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
                 nodes = torch.relu(self.node(x)).flatten(0, 1)
-                first = 5 * torch.arange(x.shape[0]).view(-1, 1)
+                first = 5 * torch.arange(x.shape[0], device=x.device).view(-1, 1)
                 source, target = ((edges[..., end] + first).flatten() for end in (0, 1))
                 message = torch.relu(self.edge(torch.cat([nodes[source], nodes[target]], -1)))
                 places = target.unsqueeze(-1).expand(-1, 8)

@@ -92,7 +92,7 @@ class StochasticDepth(Images):
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 if not self.training:
                     return x + self.inside(x)
-                kept = torch.empty(len(x), 1, 1, 1, dtype=x.dtype).bernoulli_(0.8) / 0.8
+                kept = torch.empty(len(x), 1, 1, 1, dtype=x.dtype, device=x.device).bernoulli_(0.8) / 0.8
                 return x + kept * self.inside(x)
 
         return ended(Block(), nn.ReLU(), Block(), features=192)
@@ -137,7 +137,7 @@ class RandomFlips(Images):
         return ended(nn.Conv2d(3, 4, 3), nn.ReLU(), features=144)
 
     def augment(self, inputs: Any, hp: Any) -> Any:
-        flipped = torch.rand(len(inputs), 1, 1, 1) < 0.5
+        flipped = torch.rand(len(inputs), 1, 1, 1, device=inputs.device) < 0.5
         return torch.where(flipped, inputs.flip(3), inputs)
 
 
@@ -260,7 +260,7 @@ class RandomInitialisationInForward(Vectors):
             def inside(self, x: torch.Tensor) -> torch.Tensor:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(1)
-                    return x @ torch.randn(8, 8, dtype=x.dtype)
+                    return x @ torch.randn(8, 8, dtype=x.dtype, device=x.device)
 
         return Model()
 
@@ -277,6 +277,6 @@ class RandomConstants(Vectors):
                 self.projection = torch.randn(8, 8)
 
             def inside(self, x: torch.Tensor) -> torch.Tensor:
-                return x @ self.projection.to(x.dtype)
+                return x @ self.projection.to(x)
 
         return Model()

@@ -19,6 +19,7 @@ from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.parameter_average import UNAVERAGED
 from raygpu.training.torch.solo import TorchSolo
 from tests.contracts.zoo.entry import Entry
+from tests.torch_device import DEVICE
 
 METRICS = 1e-6
 """The relative difference of metrics that rounding explains."""
@@ -33,7 +34,7 @@ def settings(entry: Entry) -> Settings:
 
 def alone(entry: Entry, splits: Splits, trial: Trial, dtype: torch.dtype | None) -> Outcome:
     """A trial trained alone."""
-    solo = TorchSolo(entry, splits, trial, settings(entry), torch.device("cpu"), dtype)
+    solo = TorchSolo(entry, splits, trial, settings(entry), DEVICE, dtype)
     metrics = [result.metrics for result in iter(solo.run_epoch, None)]
     state = tensors(solo.state())
     solo.close()
@@ -43,12 +44,12 @@ def alone(entry: Entry, splits: Splits, trial: Trial, dtype: torch.dtype | None)
 def tensors(checkpoint: Mapping[str, Any]) -> State:
     """Parameters and buffers of a checkpoint by name: of the model, and those that are not averaged."""
     kept = {**checkpoint["model"], **{f"{UNAVERAGED} {k}": v for k, v in checkpoint.get(UNAVERAGED, {}).items()}}
-    return {name: tensor.detach().clone() for name, tensor in kept.items()}
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in kept.items()}
 
 
 def alone_at_start(entry: Entry) -> TorchSolo:
     """The second trial before its first epoch, in the precision of its model and data."""
-    return TorchSolo(entry, entry.data(), entry.trials()[1], settings(entry), torch.device("cpu"))
+    return TorchSolo(entry, entry.data(), entry.trials()[1], settings(entry), DEVICE)
 
 
 def fingerprint(splits: Splits) -> str:
@@ -98,8 +99,7 @@ def fused(
     entry: Entry, splits: Splits, trials: Sequence[Trial], width: int, *, compiled: bool = False
 ) -> dict[str, Outcome]:
     """The trials trained as an array, by id."""
-    cpu = torch.device("cpu")
-    array = TorchArray(entry, splits, trials, settings(entry), width=width, device=cpu, dtype=entry.dtype)
+    array = TorchArray(entry, splits, trials, settings(entry), width=width, device=DEVICE, dtype=entry.dtype)
     if compiled:
         for size in {tile.width for tile in array.tiles}:
             array.program.compile(size, array.batch_size)

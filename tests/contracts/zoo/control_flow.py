@@ -161,7 +161,7 @@ class DeepcopyInForward(Vectors):
         class Model(Inside):
             def inside(self, x: torch.Tensor) -> torch.Tensor:
                 with torch.no_grad():
-                    teacher = copy.deepcopy(self.first)(torch.ones(1, WIDTH, dtype=x.dtype))
+                    teacher = copy.deepcopy(self.first)(torch.ones(1, WIDTH, dtype=x.dtype, device=x.device))
                 return x + teacher
 
         return Model()

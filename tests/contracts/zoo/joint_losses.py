@@ -73,7 +73,7 @@ class Ctc(Vectors):
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         logs = outputs.log_softmax(2).transpose(0, 1)
-        steps = torch.full((len(outputs),), LENGTH)
+        steps = torch.full((len(outputs),), LENGTH, device=outputs.device)
         return functional.ctc_loss(logs, targets["text"], steps, targets["lengths"])
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Distillation(Perceptron):
                 self.student = student
 
             def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-                wanted = functional.linear(x, teacher.weight.to(x.dtype), teacher.bias.to(x.dtype))
+                wanted = functional.linear(x, teacher.weight.to(x), teacher.bias.to(x))
                 return self.student(x), wanted
 
         return Model()
@@ -182,7 +182,7 @@ class Contrastive(Perceptron):
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         found = functional.normalize(outputs, dim=1)
-        return functional.cross_entropy(found @ found.flip(1).T / 0.3, torch.arange(len(found)))
+        return functional.cross_entropy(found @ found.flip(1).T / 0.3, torch.arange(len(found), device=found.device))
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         return {}
@@ -206,4 +206,8 @@ class Decorrelated(Perceptron):
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         centred = outputs - outputs.mean(0)
-        return (centred.T @ centred / len(outputs) - torch.eye(CLASSES, dtype=outputs.dtype)).square().mean()
+        return (
+            (centred.T @ centred / len(outputs) - torch.eye(CLASSES, dtype=outputs.dtype, device=outputs.device))
+            .square()
+            .mean()
+        )

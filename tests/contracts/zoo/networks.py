@@ -34,7 +34,7 @@ class MixtureOfExperts(Vectors):
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 weights, chosen = self.gate(x).topk(2, dim=1)
-                sparse = torch.zeros(len(x), 4, dtype=x.dtype).scatter(1, chosen, weights.softmax(1))
+                sparse = torch.zeros(len(x), 4, dtype=x.dtype, device=x.device).scatter(1, chosen, weights.softmax(1))
                 return torch.einsum("be,bec->bc", sparse, torch.stack([e(x) for e in self.experts], dim=1))
 
         return Model()

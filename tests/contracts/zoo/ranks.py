@@ -28,6 +28,7 @@ from raygpu.training.torch.solo import TorchSolo
 from tests.contracts.zoo import ZOO
 from tests.contracts.zoo.check import Outcome, settings, tensors
 from tests.contracts.zoo.entry import BATCH
+from tests.torch_device import DEVICE
 
 RATIOS: dict[int, tuple[float, ...]] = {1: (), 2: (3.0, 2.0), 3: (5.0, 3.0, 2.0)}
 """Of the ranks' shares, by their number."""
@@ -75,7 +76,7 @@ def trained(name: str, plan: BatchPlan, ranks: Ranks) -> Part:
             entry.data(),
             entry.trials()[1],
             settings(entry),
-            torch.device("cpu"),
+            DEVICE,
             entry.dtype,
             optimizer_settings=plan.parallel.optimizer_settings,
         )

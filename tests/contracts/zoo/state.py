@@ -144,7 +144,7 @@ class CachedConstant(Vectors):
 
             def inside(self, x: torch.Tensor) -> torch.Tensor:
                 if self.positions is None:
-                    self.positions = torch.arange(x.shape[-1], dtype=x.dtype)
+                    self.positions = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
                 return x + 0.1 * self.positions
 
         return Model()

@@ -56,7 +56,7 @@ class MixupInStep(Perceptron):
     production = NO_MEAN + r"|changes from call to call"
 
     def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
-        weight = torch.rand((), dtype=inputs.dtype)
+        weight = torch.rand((), dtype=inputs.dtype, device=inputs.device)
         outputs = model(weight * inputs + (1 - weight) * inputs.roll(1, 0))
         one, other = functional.cross_entropy(outputs, targets), functional.cross_entropy(outputs, targets.roll(1, 0))
         return weight * one + (1 - weight) * other
@@ -83,7 +83,7 @@ class ContrastiveStep(Vectors):
     def training_step(self, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
         one, other = (functional.normalize(model.encoder(inputs + 0.1 * torch.randn_like(inputs)), dim=1)
                       for _ in range(2))  # fmt: skip
-        own = torch.arange(len(one))
+        own = torch.arange(len(one), device=one.device)
         return functional.cross_entropy(one @ other.T / 0.5, own) + functional.cross_entropy(model(inputs), targets)
 
 

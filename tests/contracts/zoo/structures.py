@@ -305,7 +305,7 @@ class WritesIntoNewZeros(Vectors):
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
             def inside(self, x: torch.Tensor) -> torch.Tensor:
-                out = torch.zeros(len(x), 8, dtype=x.dtype)
+                out = torch.zeros(len(x), 8, dtype=x.dtype, device=x.device)
                 out[:, :4] = x[:, 4:]
                 return out + x
 

@@ -100,7 +100,7 @@ class SmallGpt(Texts):
                 self.last.weight = self.tokens.weight
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                hidden = self.tokens(x) + self.places(torch.arange(LENGTH))
+                hidden = self.tokens(x) + self.places(torch.arange(LENGTH, device=x.device))
                 return self.last(self.norm(self.blocks(hidden)))
 
         return Model()

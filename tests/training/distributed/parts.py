@@ -15,6 +15,7 @@ from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.distributed.torch_sharded import TorchSharded, UnplacedSolo
 from raygpu.training.torch.solo import TorchSolo
+from tests.torch_device import DEVICE
 
 
 def training(
@@ -51,8 +52,8 @@ def sharded(
 ) -> TorchSharded:
     """One rank's part of a training whose model is sharded."""
     settings = Settings(epochs=epochs, threads=1, precision=precision, folder=Path())
-    chosen, cpu = parallel.optimizer_settings, torch.device("cpu")
-    solo = UnplacedSolo(experiment, splits, Trial("t0000", 3, hp), settings, cpu, dtype, optimizer_settings=chosen)
+    chosen = parallel.optimizer_settings
+    solo = UnplacedSolo(experiment, splits, Trial("t0000", 3, hp), settings, DEVICE, dtype, optimizer_settings=chosen)
     return TorchSharded(solo, parallel, ranks, request=request)
 
 

@@ -19,7 +19,8 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
-from tests.training.fused.alike import CPU, EXACT, difference, parameters
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import EXACT, difference, parameters
 
 EPOCHS = 6
 CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
@@ -62,7 +63,7 @@ def solo(name: str, experiment: Experiment | None = None) -> TorchSolo:
     hp, own = settings(name)
     trial = Trial("t0000", 7, hp)
     return TorchSolo(
-        experiment or Mlp(), few(), trial, Settings(EPOCHS, 1, "float32", Path()), CPU, torch.float64,
+        experiment or Mlp(), few(), trial, Settings(EPOCHS, 1, "float32", Path()), DEVICE, torch.float64,
         optimizer_settings=own,
     )  # fmt: skip
 
@@ -74,7 +75,12 @@ def test_a_training_alone_equals_a_loop_by_hand(name: str, tmp_path: Path) -> No
         training.run_epoch()
     assert difference(parameters(training.model), wanted) <= EXACT
     constant = TorchSolo(
-        Mlp(), few(), Trial("t0000", 7, settings(name)[0]), Settings(EPOCHS, 1, "float32", Path()), CPU, torch.float64
+        Mlp(),
+        few(),
+        Trial("t0000", 7, settings(name)[0]),
+        Settings(EPOCHS, 1, "float32", Path()),
+        DEVICE,
+        torch.float64,
     )
     for _ in range(EPOCHS):
         constant.run_epoch()

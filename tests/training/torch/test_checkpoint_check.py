@@ -264,4 +264,4 @@ def test_what_a_model_draws_by_its_seed_is_drawn_again_where_it_is_loaded(tmp_pa
     loaded = trained_model(experiment, trial, tmp_path)
     assert torch.equal(torch.get_rng_state(), state)
     inputs = torch.arange(8.0).reshape(2, 4)
-    torch.testing.assert_close(loaded(inputs), training.model.eval()(inputs), rtol=0, atol=0)
+    torch.testing.assert_close(loaded(inputs), training.model.eval().cpu()(inputs), rtol=0, atol=0)

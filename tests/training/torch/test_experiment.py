@@ -17,14 +17,15 @@ from raygpu.training.torch.experiment import TorchExperiment, own_methods
 from raygpu.training.torch.first_step import first_result
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, SmoothedMlp, few
-from tests.training.fused.alike import CPU, difference, parameters
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import difference, parameters
 
 HP = {"hidden": 16, "batch_size": 32, "lr": 0.1}
 
 
 def trained(experiment: TorchExperiment, **values: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     settings = Settings(1, 1, "float32", Path())
-    solo = TorchSolo(experiment, few(), Trial("t0000", 7, {**HP, **values}), settings, CPU, torch.float64)
+    solo = TorchSolo(experiment, few(), Trial("t0000", 7, {**HP, **values}), settings, DEVICE, torch.float64)
     result = solo.run_epoch()
     assert result is not None
     return parameters(solo.model), result.metrics
@@ -56,7 +57,7 @@ def test_a_hyperparameter_of_the_step_is_part_of_the_signature() -> None:
 
 
 def test_a_hyperparameter_of_the_step_counts_as_read() -> None:
-    _, read, _ = first_result(SmoothedMlp(), few().first(8), {**HP, "smoothing": 0.1})
+    _, read, *_ = first_result(SmoothedMlp(), few().first(8), {**HP, "smoothing": 0.1})
     assert "smoothing" in read
 
 

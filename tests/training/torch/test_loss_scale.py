@@ -21,7 +21,8 @@ from raygpu.training.torch import loss_scale
 from raygpu.training.torch.models import CHECKPOINT, initial_model
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
-from tests.training.fused.alike import CPU, EXACT, difference
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import EXACT, difference
 from tests.training.torch.overflowing import (
     Hopeless,
     NoLoss,
@@ -41,7 +42,7 @@ def solo(
     hp: Mapping[str, Any] = HP, kind: Any = Overflowing, dtype: torch.dtype | None = torch.float64, epochs: int = EPOCHS
 ) -> TorchSolo:
     """In double precision, which torch.autocast leaves as it is: the steps alone are those of fp16."""
-    return TorchSolo(kind(), few(), Trial("t0000", 7, hp), Settings(epochs, 1, "fp16", Path()), CPU, dtype)
+    return TorchSolo(kind(), few(), Trial("t0000", 7, hp), Settings(epochs, 1, "fp16", Path()), DEVICE, dtype)
 
 
 def by_hand(kind: type[Overflowing], hp: Mapping[str, Any], epochs: int) -> tuple[nn.Module, float, int]:
@@ -121,7 +122,7 @@ def test_a_training_in_one_rank_equals_one_alone() -> None:
 
 
 def test_without_fp16_nothing_is_scaled() -> None:
-    training = TorchSolo(Overflowing(), few(), Trial("t0000", 7, HP), Settings(1, 1, "float32", Path()), CPU)
+    training = TorchSolo(Overflowing(), few(), Trial("t0000", 7, HP), Settings(1, 1, "float32", Path()), DEVICE)
     assert training.state()["loss_scale"] == {}
     assert math.isnan(training.run_epoch().metrics["train/loss"])  # type: ignore[union-attr]
 
@@ -145,7 +146,7 @@ def test_a_loss_that_is_not_finite_is_left_out_with_its_step() -> None:
 def test_complex_parameters_are_unscaled_too() -> None:
     training = solo(ADAMW, Rotating)
     plain = TorchSolo(
-        Rotating(), few(), Trial("t0000", 7, ADAMW), Settings(EPOCHS, 1, "float32", Path()), CPU, torch.float64
+        Rotating(), few(), Trial("t0000", 7, ADAMW), Settings(EPOCHS, 1, "float32", Path()), DEVICE, torch.float64
     )
     first, second = training.run_epoch(), plain.run_epoch()
     assert first is not None
@@ -174,7 +175,7 @@ class Thawing(Overflowing):
 def test_a_parameter_that_is_unfrozen_is_unscaled_and_clipped_from_its_first_step_on() -> None:
     hp = {"lr": 0.05, "clip_norm": 0.1, "batch_size": BATCH}
     training = solo(hp, Thawing, epochs=1)
-    plain = TorchSolo(Thawing(), few(), Trial("t0000", 7, hp), Settings(1, 1, "float32", Path()), CPU, torch.float64)
+    plain = TorchSolo(Thawing(), few(), Trial("t0000", 7, hp), Settings(1, 1, "float32", Path()), DEVICE, torch.float64)
     for each in (training, plain):
         each.run_epoch()
     assert difference(training.model.state_dict(), plain.model.state_dict()) <= EXACT
@@ -194,7 +195,7 @@ def test_a_parameter_that_is_unfrozen_is_unscaled_and_clipped_from_its_first_ste
 def test_half_precision_learns_what_single_precision_does() -> None:
     def accuracy(precision: Any) -> float:
         settings = Settings(8, 1, precision, Path())
-        training = TorchSolo(Overflowing(), few(), Trial("t0000", 7, ADAMW | {"clip_norm": None}), settings, CPU)
+        training = TorchSolo(Overflowing(), few(), Trial("t0000", 7, ADAMW | {"clip_norm": None}), settings, DEVICE)
         kinds = set()
         training.model.register_forward_hook(lambda *arguments: kinds.add(arguments[-1].dtype))
         *_, last = iter(training.run_epoch, None)

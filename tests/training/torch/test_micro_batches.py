@@ -20,8 +20,9 @@ from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.fused.refusal import IN_PARTS
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
+from tests.torch_device import DEVICE
 from tests.training.distributed.parallel_cases import CASES, Plain
-from tests.training.fused.alike import CPU, parameters
+from tests.training.fused.alike import parameters
 
 HP: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 32}
 HERE = Source("torch", "here:Experiment", str(Path.cwd()))
@@ -31,7 +32,7 @@ def trained(kind: type[Plain], hp: Mapping[str, Any]) -> tuple[dict[str, torch.T
     """The parameters after two epochs in float64, and the epochs' losses."""
     experiment = kind()
     settings = Settings(2, 1, "float32", Path())
-    solo = TorchSolo(experiment, experiment.data(), Trial("t0000", 3, hp), settings, CPU, torch.float64)
+    solo = TorchSolo(experiment, experiment.data(), Trial("t0000", 3, hp), settings, DEVICE, torch.float64)
     losses = [result.metrics["train/loss"] for result in iter(solo.run_epoch, None)]
     return parameters(solo.model), losses
 

@@ -16,7 +16,7 @@ from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.models import cast_model
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp
-from tests.training.fused.alike import CPU
+from tests.torch_device import DEVICE
 
 
 class Head(nn.Module):
@@ -65,7 +65,7 @@ def test_a_model_of_the_same_precision_is_left_alone() -> None:
 def test_arrays_and_audits_leave_the_experiment_as_it_was(dtype: torch.dtype | None) -> None:
     experiment, settings = Shared(), Settings(2, 1, "float32", Path())
     trials = [Trial(f"t{i:04d}", i, {"lr": 0.1 * (1 + i), "batch_size": 16}) for i in range(3)]
-    array = TorchArray(experiment, experiment.data(), trials, settings, device=CPU, dtype=dtype)
+    array = TorchArray(experiment, experiment.data(), trials, settings, device=DEVICE, dtype=dtype)
     array.run_epoch()  # audited
     assert experiment.backbone.weight.dtype == experiment.factor.dtype == torch.float32
-    assert TorchSolo(experiment, experiment.data(), trials[0], settings, CPU).run_epoch() is not None
+    assert TorchSolo(experiment, experiment.data(), trials[0], settings, DEVICE).run_epoch() is not None

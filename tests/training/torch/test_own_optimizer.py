@@ -23,7 +23,8 @@ from raygpu.training.torch.first_step import first_result
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
-from tests.training.fused.alike import CPU, EXACT, difference, parameters
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import EXACT, difference, parameters
 
 EPOCHS, BATCH = 4, 32
 HP = {"hidden": 16, "batch_size": BATCH, "rate": 0.01, "alpha": 0.9}
@@ -41,7 +42,7 @@ class Own(Mlp):
 
 def solo(experiment: Any = None, epochs: int = EPOCHS, hp: Mapping[str, Any] = HP) -> TorchSolo:
     settings = Settings(epochs, 1, "float32", Path())
-    return TorchSolo(experiment or Own(), few(), Trial("t0000", 7, hp), settings, CPU, torch.float64)
+    return TorchSolo(experiment or Own(), few(), Trial("t0000", 7, hp), settings, DEVICE, torch.float64)
 
 
 def trained(training: TorchSolo) -> dict[str, torch.Tensor]:
@@ -210,7 +211,7 @@ def test_what_the_first_step_refuses(experiment: type[Mlp], line: str) -> None:
 def test_its_hyperparameters_count_as_read(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
         monkeypatch.setattr("raygpu.training.base.LARGE", 1)
-    _, read, _ = first_result(Own(), few().first(8), HP)
+    _, read, *_ = first_result(Own(), few().first(8), HP)
     assert {"rate", "alpha"} <= read
 
 

@@ -23,7 +23,8 @@ from raygpu.training.torch.models import CHECKPOINT, initial_model, trained_mode
 from raygpu.training.torch.parameter_average import UNAVERAGED
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
-from tests.training.fused.alike import CPU, EXACT, difference, new_array
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import EXACT, difference, new_array
 
 EPOCHS, BATCH = 4, 32
 HP = {"lr": 0.05, "momentum": 0.9, "batch_size": BATCH, "ema_decay": 0.95}
@@ -60,7 +61,7 @@ class Centred(Net):
 
 def solo(hp: Mapping[str, Any] = HP, epochs: int = EPOCHS, kind: type[Net] = Net) -> TorchSolo:
     return TorchSolo(
-        kind(), few(), Trial("t0000", 7, hp), Settings(epochs, 1, "float32", Path()), CPU, torch.float64
+        kind(), few(), Trial("t0000", 7, hp), Settings(epochs, 1, "float32", Path()), DEVICE, torch.float64
     )  # fmt: skip
 
 

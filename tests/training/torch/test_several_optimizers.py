@@ -29,7 +29,8 @@ from raygpu.training.torch.first_step import first_result
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
-from tests.training.fused.alike import CPU, EXACT, difference
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import EXACT, difference
 
 EPOCHS, BATCH, NOISE = 3, 32, 4
 HP = {"lr": 0.01, "batch_size": BATCH}
@@ -96,7 +97,7 @@ class Critic(Gan):
 
 def solo(kind: type[Gan] = Gan, precision: Any = "float32", **hp: Any) -> TorchSolo:
     settings = Settings(EPOCHS, 1, precision, Path())
-    return TorchSolo(kind(), few(), Trial("t0000", 7, HP | hp), settings, CPU, torch.float64)
+    return TorchSolo(kind(), few(), Trial("t0000", 7, HP | hp), settings, DEVICE, torch.float64)
 
 
 def by_hand(kind: type[Gan], clip_norm: float | None = None) -> tuple[nn.Module, list[dict[str, float]]]:
@@ -328,7 +329,7 @@ def test_a_fault_is_a_line_before_anything_starts(kind: type[Gan], hp: dict[str,
 
 
 def test_the_first_step_reads_and_tells_what_a_training_does() -> None:
-    result, names, _ = first_result(Gan(), few(), HP)
+    result, names, *_ = first_result(Gan(), few(), HP)
     assert {"train/generator_loss", "train/discriminator_loss", "validation/real"} <= {*result.metrics}
     assert "lr" in names
 
@@ -340,4 +341,4 @@ def test_what_a_trial_reads_is_known_and_it_is_not_fused() -> None:
     assert group.reason == OWN_OPTIMIZER
 
     with pytest.raises(NotAsAlone, match=r"optimizer\(\)"):
-        TorchArray(Gan(), few(), [Trial("t0000", 1, HP)], Settings(1, 1, "float32", Path()), device=CPU)
+        TorchArray(Gan(), few(), [Trial("t0000", 1, HP)], Settings(1, 1, "float32", Path()), device=DEVICE)

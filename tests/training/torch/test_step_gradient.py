@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 def test_an_optimizer_of_sparse_gradients_trains_on_one_device_as_a_trial_does() -> None:
     own = training(Lazy(), Lazy().data(), {"batch_size": 30}, ParallelSettings(30))
     settings = Settings(2, 1, "float32", Path())
-    solo = TorchSolo(Lazy(), Lazy().data(), Trial("t0000", 3, {"batch_size": 30}), settings, CPU)
+    solo = TorchSolo(Lazy(), Lazy().data(), Trial("t0000", 3, {"batch_size": 30}), settings, own.solo.device)
     for step in (own.advance, solo.run_epoch):
         while step() is not None:
             pass
