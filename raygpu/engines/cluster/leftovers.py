@@ -10,7 +10,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,9 @@ VARIABLE = "RAYGPU_LOCAL_RAY"
 """Variable in the environment of a local Ray's processes, and of all that they start."""
 GRACE_S = 2.0
 """Seconds from SIGTERM to SIGKILL."""
+LOOKS, LOOK_S = 2, 0.05
+"""Number of looks that have to find no process, and the seconds between them: one that starts shows its environment
+only once its program is loaded."""
 _marks: list[str] = []
 
 
@@ -44,11 +47,16 @@ def mark() -> str | None:
 
 def end_of(marks: list[str]) -> None:
     """End the processes with these marks, as `end` does: those of a command that was killed, say."""
-    deadline = time.monotonic() + GRACE_S
-    _signal(_left(marks), signal.SIGTERM)
-    while (left := _left(marks)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    _signal(left, signal.SIGKILL)
+    deadline, told, nothing = time.monotonic() + GRACE_S, set[int](), 0
+    while marks and time.monotonic() < deadline:
+        left = _left(marks)
+        _signal(set(left) - told, signal.SIGTERM)
+        told.update(left)
+        nothing = 0 if left else nothing + 1
+        if nothing == LOOKS:
+            return
+        time.sleep(LOOK_S)
+    _signal(_left(marks), signal.SIGKILL)
 
 
 def _left(marks: list[str]) -> list[int]:
@@ -63,7 +71,7 @@ def _left(marks: list[str]) -> list[int]:
     return found
 
 
-def _signal(pids: list[int], number: signal.Signals) -> None:
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

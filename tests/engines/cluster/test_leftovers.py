@@ -49,3 +49,21 @@ def test_marked_processes_in_sessions_of_their_own_are_ended_and_no_others(
         same_session.wait()
         for name in ("before", "after"):
             os.kill(int(running[name].name), 9)
+
+
+def test_a_process_that_is_just_being_started_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment reads as empty until its program is loaded."""
+    left, looks = leftovers._left, list[int]()
+
+    def late(marks: list[str]) -> list[int]:
+        looks.append(len(looks))
+        return left(marks) if len(looks) > 1 else []
+
+    monkeypatch.setattr(leftovers, "_left", late)
+    with leftovers.marked():
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        leftovers.end()
+        assert child.wait(60) == -15
+    finally:
+        child.kill()
