@@ -216,7 +216,8 @@ class Session(ABC):
         if not isinstance(self.writer, Writer):
             return []
         if undelivered and self.fault is None:
-            self.fault = self.writer.delayed or f"the store has taken nothing for {patience_s:g} s"
+            given_up = f"the store has taken nothing for {patience_s:g} s"
+            self.fault = self.writer.delayed or ("interrupted" if self.writer.interrupted else given_up)
         ending = self._ending(summary, interrupted=interrupted) if summary is not None else None
         self._note(summary, ending, undelivered)  # before the file is among the run's artifacts
         try:

@@ -90,6 +90,8 @@ class Writer(TrialWrites):
         if self._incoming:
             self._wake.set()
         self._closing, self._abandoned = threading.Event(), threading.Event()
+        self.interrupted = False
+        """Whether Ctrl-C has ended the wait for the deliveries."""
         self._undelivered: int | None = None
         self._taken = 0
         """Number of parts of writes that the store has taken so far: while it grows, deliveries make progress."""
@@ -128,7 +130,7 @@ class Writer(TrialWrites):
             try:
                 self._await(patience_s, say or (lambda line: None))
             except KeyboardInterrupt:
-                pass  # what is left is kept
+                self.interrupted = True  # what is left is kept
             self._abandoned.set()  # a thread that still hangs in a call ends after it
             kept = self._tree is None or self._tree.keep(now=True)
             with self._lock:

@@ -232,6 +232,7 @@ def test_ctrl_c_ends_the_waiting_and_loses_nothing(
     for index in range(3):
         writer.begin(trial(index))
     assert writer.close(60, pressed) > 0
+    assert writer.interrupted
     assert load(tmp_path / "spool.jsonl")[0]
 
 
