@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from raygpu.devices.out_of_memory import is_out_of_memory
@@ -25,12 +26,29 @@ ADVICE = (
         r"Target size .* must be the same as input size",
         "reshape one of both in loss(), as targets.reshape(outputs.shape)",
     ),
-    (r"expected target dtype to be Long", "labels of classes are whole numbers: convert them to int64 in data()"),
+    (
+        r"expected target dtype to be Long|\"nll_loss\w*\" not implemented for '(Float|Double)'",
+        "labels of classes are whole numbers: convert them to int64 in data()",
+    ),
+    (
+        r"expected scalar type Long but found (Float|Double)",
+        "labels of classes are whole numbers: convert them to int64 in data(); or a layer is given whole numbers:"
+        " convert these to float32",
+    ),
     (r"argument #1 'indices'", "an embedding takes whole numbers: convert the inputs to int64 in data()"),
     (r"type numpy\.(str_|object_|bytes_)|Invalid dtype: (str|object)", "convert text to numbers in data()"),
     (
         r"multi-target not supported",
         "cross_entropy takes one label for each sample, or probabilities of as many classes as there are outputs",
+    ),
+    (
+        r"Expected all tensors to be on the same device|indices should be either on cpu or on the same device",
+        "a tensor is made on the CPU while the model is on the GPU: give it device=inputs.device, or make it a buffer"
+        " of the model (register_buffer)",
+    ),
+    (
+        r"can't convert cuda:\d+ device type tensor to numpy",
+        "NumPy reads no tensor on a GPU: use torch's functions, or .cpu() in metrics()",
     ),
     (r"uninitialized parameter|UninitializedParameter", "call a model with lazy layers once in model(), on a sample"),
     (
@@ -49,11 +67,14 @@ def advice(text: str) -> str | None:
     return None
 
 
-def memory_advice(failures: Sequence[str], kind: str) -> str | None:
-    """Return what to do about trials that no GPU's memory holds; None if there are none, or nothing helps.
+def failure_advice(failures: Sequence[str], kind: str) -> str | None:
+    """Return what to do about failed trials; None if there are none, or that is not known.
 
     failures: last line of each failed trial's traceback. kind: of the source, as "torch".
     """
-    if kind != "torch" or not any(map(is_out_of_memory, failures)):
-        return None
-    return "out of memory: with a micro_batch_size in [space], the model takes its batch in parts of that many samples"
+    if kind == "torch" and any(map(is_out_of_memory, failures)):
+        return (
+            "out of memory: with a micro_batch_size in [space], the model takes its batch in parts of that many samples"
+        )
+    told = Counter(found for line in failures if kind == "torch" and (found := advice(line)) is not None)
+    return next((f"{count} of {len(failures)} failed trials: {line}" for line, count in told.most_common(1)), None)

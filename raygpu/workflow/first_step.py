@@ -68,6 +68,8 @@ class FirstStep:
     ignores or a checkpoint does not hold."""
     lost_metrics: frozenset[str] = frozenset()
     """Names of the metrics that differ where a model is loaded from a checkpoint."""
+    convolves: bool = False
+    """Whether it is of a torch model with convolutions."""
 
 
 def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> FirstStep:
@@ -104,7 +106,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     try:
         with contextlib.chdir(source.folder), torch_modes_kept(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            metrics, read, notes, lost_metrics = _tried(source, code, hp, few)
+            found = _tried(source, code, hp, few)
     except MissingHyperparameter:
         raise
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
@@ -112,25 +114,23 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     messages = [str(warning.message) for warning in caught]
     if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
         raise StepFailed(ValueError(f"loss(): {broadcast.partition('. ')[0]}"), few, source.folder)
-    return FirstStep(metrics, read, splits, notes, lost_metrics)
+    return replace(found, splits=splits)
 
 
-def _tried(
-    source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits
-) -> tuple[Mapping[str, float], frozenset[str], tuple[str, ...], frozenset[str]]:
-    """Train and evaluate in the experiment's framework; return metrics, names read, notes and lost metrics."""
+def _tried(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits) -> FirstStep:
+    """Train and evaluate in the experiment's framework."""
     if source.kind == "keras":
         from raygpu.training.keras.first_step import first_result as first_keras_result
 
         result, read, notes, lost_metrics = first_keras_result(code, few, hp)
-        return result.metrics, read, notes, lost_metrics
+        return FirstStep(result.metrics, read, few, tuple(notes), lost_metrics)
     from raygpu.training.torch.checkpoint_check import check_checkpoint
     from raygpu.training.torch.first_step import first_result
 
-    result, read, ignored = first_result(code, few, hp)
+    result, read, ignored, convolves = first_result(code, few, hp)
     checked = check_checkpoint(code, few, hp)
     lost = [line for line in (checked.scores, checked.going_on) if line is not None][:1]
-    return result.metrics, read, (*ignored, *lost), checked.lost_metrics
+    return FirstStep(result.metrics, read, few, (*ignored, *lost), checked.lost_metrics, convolves)
 
 
 def _few(splits: Splits, count: int) -> Splits:

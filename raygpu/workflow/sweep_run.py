@@ -31,7 +31,7 @@ from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
 from raygpu.storage import StorageError
-from raygpu.workflow.fault_advice import memory_advice
+from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
 from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.run_presentation import note_plan, presentation
@@ -334,7 +334,7 @@ class SweepUnderWay:
             finally:
                 self.folder.hand_over()
         best, failures = self._show_best(), self.records.failures()
-        where = [memory_advice(failures, self.found.source.kind), self.session.next_line(), *report]
+        where = [failure_advice(failures, self.found.source.kind), self.session.next_line(), *report]
         self.console.results(ending(self.summary, failures, self.folder, where, self.interrupted))
         return Result(self.summary, self.folder.path, best, self.interrupted, failures)
 

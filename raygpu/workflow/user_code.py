@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
+from raygpu.devices.nvml import gpus
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import (
     Arrays,
@@ -36,6 +37,12 @@ from raygpu.workflow.hyperparameter_names import misspelt, require_known_values,
 from raygpu.workflow.set_by_data import SetByData
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
+TF32 = (8, 0)
+"""First compute capability with TF32."""
+FULL_PRECISION = (
+    "gpu.precision: float32 computes convolutions in full; torch by itself takes TF32 for them on this machine's GPU,"
+    " which is faster and less precise: --gpu.precision tf32 takes it for them and for matrix products"
+)
 NUM_TRIED = 3
 """Number of trials of which a first step is tried, until one works."""
 
@@ -228,7 +235,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         found = misspelt(config.space, values, read) or unread(values, read)
         near = [f"space: {line}" for line in found]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
-        return step.splits, [*step.notes, *near, *lines]
+        return step.splits, [*_full_precision(config, step), *step.notes, *near, *lines]
     for _, fault in failed[:1]:
         if config.fail_fast and config.cluster.is_local and not depends_on_device(fault):
             lists = [f"space.{name}: {hint}" for name, value in config.space.items() if (hint := listed(value))]
@@ -302,9 +309,16 @@ def _require_changes(config: TrainConfig, source: Source, code: Any) -> None:
 def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapping[str, Any]) -> FirstStep:
     """Load the data and try a first step with these hyper-parameters. Raises BadInput if it fails."""
     try:
-        return try_step(source, code, hp, load_data(config, source, code))
+        step = try_step(source, code, hp, load_data(config, source, code))
     except MissingHyperparameter as error:
         table = config.TABLE
         raise BadInput(f"{table}: {config.code_name} reads {error.name!r}, which [{table}] does not have") from error
     except StepFailed as error:
         raise BadInput(f"experiment: {config.code_name}: a first training step fails: {error}") from error
+    return replace(step, notes=(*_full_precision(config, step), *step.notes))
+
+
+def _full_precision(config: ProblemConfig, step: FirstStep) -> list[str]:
+    """Return a line where convolutions are computed in full precision, and torch by itself would take TF32."""
+    has_tf32 = any((gpu.capability or ()) >= TF32 for gpu in gpus())
+    return [FULL_PRECISION] if step.convolves and config.gpu.precision == "float32" and has_tf32 else []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygpu.workflow.fault_advice import advice, memory_advice
+from raygpu.workflow.fault_advice import advice, failure_advice
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -61,7 +61,7 @@ functional = torch.nn.functional
 def test_a_common_fault_comes_with_advice(fault: Callable[[], Any], told: str) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - torch's own, of several types
         fault()
-    assert advice(f"{caught.type.__name__}: {caught.value}") == told
+    assert (advice(f"{caught.type.__name__}: {caught.value}") or "").startswith(told)  # the words depend on the release
 
 
 def test_of_other_faults_nothing_is_told() -> None:
@@ -70,6 +70,34 @@ def test_of_other_faults_nothing_is_told() -> None:
 
 def test_what_no_memory_holds_may_be_taken_in_parts() -> None:
     memory = ["ValueError: no", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
-    assert "micro_batch_size" in (memory_advice(memory, "torch") or "")
-    assert memory_advice(memory, "keras") is None, "which takes whole batches"
-    assert memory_advice(memory[:1], "torch") is None
+    assert "micro_batch_size" in (failure_advice(memory, "torch") or "")
+    assert failure_advice(memory, "keras") is None, "which takes whole batches"
+    assert failure_advice(memory[:1], "torch") is None
+
+
+def test_failed_trials_come_with_the_advice_on_most_of_them() -> None:
+    device = "RuntimeError: Expected all tensors to be on the same device, but got mat1 is on cuda:0"
+    failures = ["ValueError: no", "IndexError: Target 3 is out of bounds.", device, device]
+    assert (failure_advice(failures, "torch") or "").startswith("2 of 4 failed trials: a tensor is made on the CPU")
+    assert failure_advice(failures, "function") is None, "which has no data() and no model"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "RuntimeError: Expected all tensors to be on the same device, but got mat1 is on cuda:0, different from"
+            " other tensors on cpu (when checking argument in method wrapper_CUDA_addmm)",
+            "give it device=inputs.device",
+        ),
+        (
+            "RuntimeError: indices should be either on cpu or on the same device as the indexed tensor (cpu)",
+            "inputs.device",
+        ),
+        ("TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor", ".cpu()"),
+        ("RuntimeError: expected scalar type Long but found Float", "int64"),
+        ("RuntimeError: \"nll_loss_forward_reduce_cuda_kernel_2d_index\" not implemented for 'Float'", "int64"),
+    ],
+)
+def test_faults_of_a_gpu_or_of_an_older_torch_come_with_advice(text: str, told: str) -> None:
+    assert told in (advice(text) or "")

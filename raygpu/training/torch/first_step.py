@@ -27,14 +27,20 @@ from raygpu.training.torch.solo import TorchSolo
 Measure = Callable[[Any, Any], Mapping[str, Any]]
 """Function of values and targets, tensors (batch, ...) or trees of them, that returns numbers by name."""
 
+CONVOLUTIONS = (
+    *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
+    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
+)
+
 
 def first_result(
     experiment: Experiment, splits: Splits, hp: Mapping[str, Any]
-) -> tuple[EpochResult, frozenset[str], list[str]]:
+) -> tuple[EpochResult, frozenset[str], list[str], bool]:
     """Train and evaluate on a few samples, on the CPU, before anything is started.
 
-    Returns the result, the names of the hyper-parameters that were read, and lines on what the training ignores. A very
-    large model is evaluated alone. splits: the few samples. Raises any exception of the experiment.
+    Returns the result, the names of the hyper-parameters that were read, lines on what the training ignores, and
+    whether the model has convolutions. A very large model is evaluated alone. splits: the few samples. Raises any
+    exception of the experiment.
     """
     settings = Settings(epochs=1, threads=torch.get_num_threads(), precision="float32", folder=Path())
     training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
@@ -49,7 +55,8 @@ def first_result(
             f"{min(added)} is in the model's state after a step, and not before it: a new model could not take a"
             " checkpoint's state over; make it in model(hp)"
         )
-    return result, frozenset(training.hp.names_read), untrained
+    convolves = any(isinstance(module, CONVOLUTIONS) for module in training.model.modules())
+    return result, frozenset(training.hp.names_read), untrained, convolves
 
 
 def _untrained(training: TorchSolo) -> list[str]:

@@ -156,7 +156,8 @@ class TorchPlaced(TorchSolo):
         turn = Turn(epoch_s, losses.value(), self.memory.gib(self.optimizer, self.average))
         if not profiled:
             return turn
-        profile, trace = profiled_steps(others, NUM_PROFILED, self.wait)
+        on_gpu = self.devices[0].type == "cuda"
+        profile, trace = profiled_steps(others, NUM_PROFILED, self.wait, on_gpu=on_gpu)
         return replace(turn, profile=profile, trace=trace)
 
     def wait(self) -> None:

@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -28,12 +27,13 @@ def copy_name(num_bytes: int) -> str:
     return f"{COPY} {num_bytes} bytes"
 
 
-def profiled_steps(steps: Iterator[Any], count: int, wait: Callable[[], None]) -> tuple[StepProfile, bytes]:
+def profiled_steps(
+    steps: Iterator[Any], count: int, wait: Callable[[], None], *, on_gpu: bool
+) -> tuple[StepProfile, bytes]:
     """Take `count` steps under the profiler; return the mean step, and the trace, gzipped Chrome JSON.
 
-    wait: waits for the devices.
+    wait: waits for the devices. on_gpu: whether these are GPUs.
     """
-    on_gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as found:
         for _ in range(count):

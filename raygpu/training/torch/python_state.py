@@ -12,10 +12,12 @@ import os
 import pickle
 import random
 import re
+import sys
 import sysconfig
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import combinations
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -198,7 +200,23 @@ def _is_own_code(function: FunctionType) -> bool:
 
 def in_users_file(file: str) -> bool:
     """Return whether a file is the user's own: not of an installed package, the standard library or raygpu."""
-    return "site-packages" not in file and "dist-packages" not in file and not file.startswith(NOT_USERS)
+    if "site-packages" in file or "dist-packages" in file or file.startswith(NOT_USERS):
+        return False
+    folders = (f"{folder.rstrip(os.sep)}{os.sep}" for folder in sys.path if folder)
+    return not any(
+        file.startswith(folder) and file[len(folder) :].partition(os.sep)[0] in _installed_in(folder)
+        for folder in folders
+    )
+
+
+@cache
+def _installed_in(folder: str) -> frozenset[str]:
+    """Return the names of the files and folders that packages have in a folder, as by `pip install --target`."""
+    found = set()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        lines = record.read_text("utf-8", "replace").splitlines()
+        found |= {line.partition(",")[0].partition("/")[0] for line in lines}
+    return frozenset(found)
 
 
 def _is_users(module: str) -> bool:

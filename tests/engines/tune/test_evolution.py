@@ -30,7 +30,8 @@ from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import MODELS
-from tests.training.fused.alike import CPU, EXACT, difference, parameters, settings, solo
+from tests.torch_device import DEVICE
+from tests.training.fused.alike import EXACT, difference, parameters, settings, solo
 
 EPOCHS = 6
 SPACES: dict[str, dict[str, Any]] = {
@@ -87,7 +88,7 @@ class Game:
         experiment = self.kind()
         return TorchArray(
             experiment, experiment.data(), trials, replace(settings(EPOCHS), changing=self.changing), width=width,
-            device=CPU, dtype=torch.float64,
+            device=DEVICE, dtype=torch.float64,
         )  # fmt: skip
 
     def alone(self, trial: Trial) -> ArrayOfOne:
