@@ -1,9 +1,10 @@
 """raygpu.train on one GPU beside the same training written by hand in torch: throughput and peak memory.
 
-    python -m experiments.benchmarks.gpu.production [--rounds 3] [--seconds 8] [--device cpu]
+    python -m experiments.benchmarks.gpu.production [--rounds 3] [--seconds 8] [--ways float32] [--device cpu]
 
 A ResNet-18 of CIFAR's shapes. By hand: the data on the device, torch.compile, torch.optim's fused SGD, a loop. raygpu:
-one worker, in float32, compiled, and compiled in bf16; and two workers on the one GPU, whose gradients go over gloo.
+one worker, in float32, in TF32 (torch's own choice for convolutions), compiled, and compiled in bf16; and two workers
+on the one GPU, whose gradients go over gloo. Both sides compute in the same precision.
 All take turns; each figure is the median of a run's exchanges or seconds after the warm-up. Memory is what the driver
 counts on the GPU, above what was in use before.
 """
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -33,6 +34,7 @@ HP: dict[str, Any] = {"channels": 64, "lr": 0.05, "momentum": 0.9, "batch_size":
 SMALL: dict[str, Any] = {"channels": 4, "lr": 0.05, "momentum": 0.9, "batch_size": 8}
 WAYS: dict[str, dict[str, Any]] = {
     "float32": {},
+    "tf32": {"gpu": {"precision": "tf32"}},
     "compiled": {"compile": True},
     "compiled, bf16": {"compile": True, "gpu": {"precision": "bf16"}},
 }
@@ -58,21 +60,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--ways", default=";".join(WAYS), help="with semicolons between them; float32 is one of them")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the benchmark out")
     parser.add_argument("--by-hand", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.by_hand is not None:
         print(json.dumps(loop(arguments.device, WAYS[arguments.by_hand], arguments.seconds)))
         return
+    ways = arguments.ways.split(";")
+    if unknown := [way for way in ways if way not in WAYS]:
+        parser.error(f"--ways: read {'; '.join(unknown)}; there are: {'; '.join(WAYS)}")
+    if "float32" not in ways:
+        parser.error(f"--ways: read {arguments.ways}; float32 has to be one, with which two workers are compared")
     rounds = []
     for number in range(arguments.rounds):
-        turns = [(side, way) for way in WAYS for side in ("by hand", "raygpu.train")] + [("raygpu.train", TWO)]
+        turns = [(side, way) for way in ways for side in ("by hand", "raygpu.train")] + [("raygpu.train", TWO)]
         found: dict[str, Any] = {}
         for side, way in turns if number % 2 == 0 else reversed(turns):
             found[f"{way}: {side}"] = measured(side, way, arguments)
             print(way, side, found[f"{way}: {side}"], flush=True)
         rounds.append(found)
-    record.write("gpu_production", {"rounds": rounds, "ratios": ratios(rounds)}, vars(arguments) | {"hp": HP})
+    record.write("gpu_production", {"rounds": rounds, "ratios": ratios(rounds, ways)}, vars(arguments) | {"hp": HP})
 
 
 def measured(side: str, way: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -151,7 +159,10 @@ def loop(device: str, options: Mapping[str, Any], seconds: float) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=hp["lr"], momentum=hp["momentum"], fused=True)
     if options.get("compile"):
         model.compile()
-    bf16 = "gpu" in options
+    precision = options.get("gpu", {}).get("precision", "float32")
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    bf16 = precision == "bf16"
     rates, step, since, samples = [], 0, 0.0, 0
     ends = float("inf")
     while time.perf_counter() < ends:
@@ -172,10 +183,10 @@ def loop(device: str, options: Mapping[str, Any], seconds: float) -> float:
     return median(rates)
 
 
-def ratios(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+def ratios(rounds: list[dict[str, Any]], ways: Sequence[str]) -> dict[str, Any]:
     """Return the medians of the rounds' own ratios, and of the peaks of memory."""
     found: dict[str, Any] = {}
-    for way in WAYS:
+    for way in ways:
         ours, theirs = f"{way}: raygpu.train", f"{way}: by hand"
         ratio = median(r[ours]["samples_per_s"] / r[theirs]["samples_per_s"] for r in rounds)
         found[f"{way}: raygpu.train / by hand"] = round(ratio, 3)
