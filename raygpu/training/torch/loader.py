@@ -18,6 +18,7 @@ from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, SampleError
 from raygpu.training.data.samples import Samples
 from raygpu.training.data.stream import Stream
+from raygpu.training.torch.torch_private_api import end_processes
 
 READ_AHEAD = 2
 """Batches that are read before they are asked for, by a thread."""
@@ -66,7 +67,7 @@ class Loader:
         """Read batches of a part ahead, and yield them in order. Raises SampleError."""
         self._turn += 1
         if all(samples.is_ready for samples in self._samples.values()):
-            self._torchs = None  # ends the processes
+            self._end_processes()
         if self._samples[part].is_ready:
             yield from self._from_cache(requests)
         elif not self.num_workers:
@@ -128,7 +129,7 @@ class Loader:
         try:
             return next(batches, None)
         except (RuntimeError, OSError, EOFError) as error:
-            self._torchs = None
+            self._end_processes()
             raise SampleError(f"the processes that read samples have failed: {one_line(error)}") from error
 
     def _started(self) -> DataLoader[Any]:
@@ -152,7 +153,13 @@ class Loader:
         self._turn += 1
         if self._reading is not None:
             self._reading.close()
-        self._reading = self._torchs = None
+        self._reading = None
+        self._end_processes()
+
+    def _end_processes(self) -> None:
+        if self._torchs is not None:
+            end_processes(self._torchs)
+        self._torchs = None
 
 
 def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:

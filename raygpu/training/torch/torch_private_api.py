@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 
 from raygpu.training.hyperparameters import OptimizerSettings
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 Tensors = list[torch.Tensor]
 
@@ -74,6 +77,13 @@ def fused_step(
 def copy_all(targets: Tensors, sources: Tensors) -> None:
     """Copy each tensor into another one of its shape, on a GPU in one call."""
     torch._foreach_copy_(targets, sources)
+
+
+def end_processes(loader: DataLoader[Any]) -> None:
+    """End the processes of a loader with `persistent_workers`: torch does so only once nothing refers to the loader and
+    its iterator any more."""
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
 
 
 def load_package(path: Path) -> Callable[[Tensors], Tensors]:

@@ -237,7 +237,9 @@ def test_an_evaluation_in_pieces_is_the_whole_one(monkeypatch: pytest.MonkeyPatc
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))  # type: ignore[arg-type]
 
 
-def test_closing_ends_the_processes_of_an_iteration_that_is_under_way() -> None:
+@pytest.mark.parametrize("referred", [False, True])
+def test_closing_ends_the_processes_of_an_iteration_that_is_under_way(referred: bool) -> None:
+    """Also where something else, a cycle of references say, still refers to torch's loader."""
     others = set(multiprocessing.active_children())
     splits = dataset_splits(Vectors(400), Vectors(12), num_workers=1)
     data = ReadData(splits, CPU, None, 2)
@@ -245,7 +247,9 @@ def test_closing_ends_the_processes_of_an_iteration_that_is_under_way() -> None:
     next(batches)
     readers = set(multiprocessing.active_children()) - others
     assert readers
+    kept = data._loader._torchs if referred else None
     data.close()
+    assert kept is None or kept.num_workers == 1
     assert not [process for process in readers if process.is_alive()]
     assert next(batches, None) is None
 
