@@ -72,9 +72,11 @@ def failure_advice(failures: Sequence[str], kind: str) -> str | None:
 
     failures: last line of each failed trial's traceback. kind: of the source, as "torch".
     """
-    if kind == "torch" and any(map(is_out_of_memory, failures)):
+    if kind != "torch":
+        return None
+    if any(map(is_out_of_memory, failures)):
         return (
             "out of memory: with a micro_batch_size in [space], the model takes its batch in parts of that many samples"
         )
-    told = Counter(found for line in failures if kind == "torch" and (found := advice(line)) is not None)
+    told = Counter(found for line in failures if (found := advice(line)) is not None)
     return next((f"{count} of {len(failures)} failed trials: {line}" for line, count in told.most_common(1)), None)

@@ -14,7 +14,6 @@ from typing import Any
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
-from raygpu.devices.nvml import gpus
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import (
     Arrays,
@@ -35,10 +34,8 @@ from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_who
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
 from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread, used_by_raygpu
 from raygpu.workflow.set_by_data import SetByData
-from raygpu.workflow.validation import Prepared, PreparedTrain
+from raygpu.workflow.validation import AMPERE, Prepared, PreparedTrain, chosen_gpus
 
-TF32 = (8, 0)
-"""First compute capability with TF32."""
 FULL_PRECISION = (
     "gpu.precision: float32 computes convolutions in full; torch by itself takes TF32 for them on this machine's GPU,"
     " which is faster and less precise: --gpu.precision tf32 takes it for them and for matrix products"
@@ -320,5 +317,6 @@ def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapp
 
 def _full_precision(config: ProblemConfig, step: FirstStep) -> list[str]:
     """Return a line where convolutions are computed in full precision, and torch by itself would take TF32."""
-    has_tf32 = any((gpu.capability or ()) >= TF32 for gpu in gpus())
-    return [FULL_PRECISION] if step.convolves and config.gpu.precision == "float32" and has_tf32 else []
+    if not step.convolves or config.gpu.precision != "float32":
+        return []
+    return [FULL_PRECISION] if any((gpu.capability or ()) >= AMPERE for gpu in chosen_gpus(config)) else []

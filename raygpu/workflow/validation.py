@@ -36,8 +36,8 @@ from raygpu.workflow.starting_points import with_earlier_best
 from raygpu.workflow.unused_settings import unused_settings
 
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
-BF16 = (8, 0)
-"""First compute capability with bfloat16."""
+AMPERE = (8, 0)
+"""First compute capability with bfloat16 and with TF32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def chosen_gpus(config: ProblemConfig) -> list[Gpu]:
 
 def require_precision(config: ProblemConfig, chosen: Sequence[Gpu]) -> None:
     """Raise BadInput if a GPU lacks `gpu.precision`."""
-    lacking = [gpu.name for gpu in chosen if gpu.capability is not None and gpu.capability < BF16]
+    lacking = [gpu.name for gpu in chosen if gpu.capability is not None and gpu.capability < AMPERE]
     if config.gpu.precision == "bf16" and lacking:
         raise BadInput(
             [f"gpu.precision: read bf16, which a {name} does not have: use fp16" for name in dict.fromkeys(lacking)]

@@ -114,7 +114,7 @@ class Run:
 
     def guess(self, task: Task) -> float:
         """Seconds that a task will take; those of an array of which no narrower one was measured are not known."""
-        width, epoch_s = (self.epoch_s if task.width else {}).get(task.network, (max(1, task.width), 0.1))
+        width, epoch_s = (self.epoch_s.get(task.network) if task.width else None) or (max(1, task.width), 0.1)
         epoch_s *= max(1.0, task.width / width)
         windows_s = len(task.ways) * (ROUNDS * max(self.arguments.seconds, epoch_s) + 3 * epoch_s)
         start_s = 0 if task.network in self.servers else 10

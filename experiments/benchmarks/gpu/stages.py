@@ -77,6 +77,12 @@ STAGES = {
             [(f"{BENCHMARKS}.fused_gpu", "--seconds-in-all", "300", "--precision", "tf32")],
             [],
         ),
+        Stage(
+            "compiled",
+            "do compiled steps do what eager ones do?",
+            [(f"{BENCHMARKS}.compiled_steps", "--device", "cuda")],
+            [(f"{BENCHMARKS}.compiled_steps",)],
+        ),
         _pack("digits", "conf/pack/digits.toml", "conf/pack/digits.toml"),
         _pack("resnet50", "conf/pack/cifar_resnet50.toml", "conf/pack/digits.toml"),
         *map(_auto, ("mlp", "short", "cnn", "resnet", "resnet18")),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Experiment, Mean, Splits, num_samples
@@ -27,10 +28,8 @@ from raygpu.training.torch.solo import TorchSolo
 Measure = Callable[[Any, Any], Mapping[str, Any]]
 """Function of values and targets, tensors (batch, ...) or trees of them, that returns numbers by name."""
 
-CONVOLUTIONS = (
-    *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
-    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
-)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""Modules that torch by itself computes in TF32."""
 
 
 def first_result(
@@ -64,8 +63,8 @@ def _untrained(training: TorchSolo) -> list[str]:
     own = {id(parameter) for parameter in training.model.parameters()}
     for name, value in vars(training.experiment).items():
         held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-        parameters = [each for each in held if isinstance(each, torch.nn.Parameter)]
-        parameters += [each for module in held if isinstance(module, torch.nn.Module) for each in module.parameters()]
+        parameters = [each for each in held if isinstance(each, nn.Parameter)]
+        parameters += [each for module in held if isinstance(module, nn.Module) for each in module.parameters()]
         if any(each.grad is not None and id(each) not in own for each in parameters):
             return [
                 f"self.{name} gets a gradient and is no part of the model, so that no optimizer changes it: make it a"
