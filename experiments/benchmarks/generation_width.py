@@ -1,11 +1,13 @@
 """What a wide generation costs a search that learns: the best score by number of trials, for each sampler and width.
 
     python -m experiments.benchmarks.generation_width [--trials 128] [--seeds 20] [--gp-seeds 5] [--gp-trials 64]
+        [--samplers tpe,gp,cmaes]
 
-A generation is asked for at once, before any of its results is told, as an array of that many members trains it. Three
-objectives, all minimized: Hartmann's function of six numbers (many minima), Rosenbrock's of four (a curved valley), and
-a surrogate of the digits MLP: a random forest on the validation errors of real trainings, with a choice and a
-conditional hyper-parameter. The regret is the best score so far above the least one known; the record has its median
+Beside generations of 1, 4, 8, 16 and 64 trials there are the default ones, those of `tpe` growing. A generation is
+asked for at once, before any of its results is told, as an array of that many members trains it. Three objectives,
+all minimized: Hartmann's function of six numbers (many minima), Rosenbrock's of four (a curved valley), and a
+surrogate of the digits MLP: a random forest on the validation errors of real trainings, with a choice and a
+conditional hyper- parameter. The regret is the best score so far above the least one known; the record has its median
 over the seeds, and its ratio to that of random search after as many trials.
 """
 
@@ -30,7 +32,7 @@ from raygpu.search.samplers import sampler
 from raygpu.search.space import parse, random_trials
 from raygpu.workflow.opened_run import SweepRun
 
-WIDTHS = (1, 4, 16, 64)
+WIDTHS = (1, 4, 8, 16, 64)
 LEARNING = ("tpe", "gp", "cmaes")
 LEAST_REGRET = 1e-9
 SURROGATE_SPACE: dict[str, Any] = {
@@ -119,8 +121,8 @@ def _features(hp: Mapping[str, Any]) -> tuple[float, ...]:
     )
 
 
-def best_so_far(objective: Objective, algorithm: str, width: int, seed: int, trials: int) -> list[float]:
-    """Return the regret after each trial of a search."""
+def best_so_far(objective: Objective, algorithm: str, width: int | None, seed: int, trials: int) -> list[float]:
+    """Return the regret after each trial of a search. width: trials at once; None for the default."""
     values = {
         "experiment": "none:none",
         "metric": "loss",
@@ -145,17 +147,18 @@ def best_so_far(objective: Objective, algorithm: str, width: int, seed: int, tri
 
 def measured(objectives: Mapping[str, Objective], arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the median regrets after a growing number of trials, by objective and by sampler and width."""
-    available = [name for name in LEARNING if name != "cmaes" or importlib.util.find_spec("cmaes")]
-    cases = [("random", 0), ("qmc", 0), *((name, width) for name in available for width in WIDTHS)]
+    asked = arguments.samplers.split(",")
+    available = [name for name in asked if name != "cmaes" or importlib.util.find_spec("cmaes")]
+    cases = [("random", None), ("qmc", None), *((name, width) for name in available for width in (*WIDTHS, None))]
     found: dict[str, Any] = {}
     for name, objective in objectives.items():
         for algorithm, width in cases:
             is_gp = algorithm == "gp"
             trials = min(arguments.trials, arguments.gp_trials) if is_gp else arguments.trials
             seeds = range(arguments.gp_seeds if is_gp else arguments.seeds)
-            curves = [best_so_far(objective, algorithm, max(1, width), seed, trials) for seed in seeds]
+            curves = [best_so_far(objective, algorithm, width, seed, trials) for seed in seeds]
             counts = [count for count in (16, 32, 64, 128, 256) if count <= trials]
-            label = f"{algorithm}, {width} at once" if width else algorithm
+            label = f"{algorithm}, {width} at once" if width is not None else algorithm
             found.setdefault(name, {})[label] = {
                 str(count): median(curve[count - 1] for curve in curves) for count in counts
             }
@@ -182,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--gp-seeds", type=int, default=5)
     parser.add_argument("--gp-trials", type=int, default=64)
+    parser.add_argument("--samplers", default=",".join(LEARNING), help="those of Optuna that are measured")
     parser.add_argument("--surrogate-trials", type=int, default=800, help="real trainings behind the surrogate")
     arguments = parser.parse_args()
     objectives = {
@@ -190,7 +194,9 @@ def main() -> None:
         "Rosenbrock 4": Objective({f"x{i}": {"uniform": [-2, 2]} for i in range(4)}, rosenbrock, 0.0),
     }
     found = measured(objectives, arguments)
-    results = {"median regret": found, "ratios": ratios(found, min(64, arguments.trials, arguments.gp_trials))}
+    most = min(arguments.trials, arguments.gp_trials) if "gp" in arguments.samplers else arguments.trials
+    counts = [count for count in (64, 256) if count <= most] or [most]
+    results = {"median regret": found, "ratios": {k: v for count in counts for k, v in ratios(found, count).items()}}
     record.write("generation_width", results, vars(arguments))
 
 

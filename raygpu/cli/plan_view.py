@@ -10,10 +10,11 @@ from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Hardware
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.search.generations import Generations
 from raygpu.search.halving import rungs
 from raygpu.search.hyperband import bracket_shares
 from raygpu.search.optuna_samplers import notes
-from raygpu.search.repeats import given_at_once
+from raygpu.search.repeats import first_round
 from raygpu.search.signature import ITS_OWN, MAX_MEMBERS, Group, Signature, cut, differing
 from raygpu.search.space import Space
 
@@ -37,7 +38,7 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
-        lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
+        lines.append("no NVIDIA GPU here: trials are packed onto one simulated GPU, the CPU")
     return lines
 
 
@@ -117,13 +118,20 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
             f"plan: on {_cards(part)}: {part.share} ({part.reason}); {_per_trial(part)} per trial"
             for part in made.parts
         ]
-    at_once = given_at_once(config) if config.search.at_once is not None else None
-    if at_once is not None and at_once < made.slots:
+    generations = Generations.of(config)
+    if generations is not None and (used := generations.largest * first_round(config)) < made.slots:
         lines.append(
-            f"plan: {config.search.algorithm} asks for {at_once} trials at a time, so {at_once} of"
-            f" {made.slots} places are used; a larger --search.generation uses more and learns less"
+            f"plan: {_generations(config, generations)} at a time, so {used} of {made.slots} places are used; a larger"
+            " --search.generation uses more and learns less"
         )
     return lines
+
+
+def _generations(config: SweepConfig, generations: Generations) -> str:
+    """Return how many trials a search that learns asks for, as text."""
+    first = first_round(config)
+    each = f"sets of {first} training{'s' * (first > 1)}" if config.per_set > 1 else "trials"
+    return f"{config.search.algorithm} asks for {generations} {each}"
 
 
 def fused_lines(
@@ -147,10 +155,12 @@ def fused_lines(
             for part in arrays.parts
         ]
     if groups is None:
+        generations = Generations.of(config)
+        assert generations is not None  # of all other searches the trials are known
         return [
             *lines,
-            f"plan: {config.search.algorithm} asks for {given_at_once(config)} trials at a time, so no array is"
-            " wider than that; a larger --search.generation makes wider arrays and learns less",
+            f"plan: {_generations(config, generations)} at a time, so no array is wider than that; a larger"
+            " --search.generation makes wider arrays and learns less",
         ]
     fused = {group.signature: group for group in groups if group.reason is None}
     counts = {signature: len(group.trials) for signature, group in fused.items()}

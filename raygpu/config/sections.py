@@ -130,9 +130,9 @@ class SearchSection(Section):
     algorithm: Algorithm = "random"
     """random: drawn from [space]. qmc: drawn evenly, a scrambled Sobol sequence. grid: every combination. tpe, gp,
     cmaes, nsgaii: Optuna's samplers, which learn from earlier results. optuna: the earlier name of tpe."""
-    generation: Annotated[int, Field(ge=1)] = 8
-    """tpe, gp, cmaes, nsgaii: trials asked for at once, before their results are told. Wider is faster and learns
-    less."""
+    generation: Annotated[int, Field(ge=1)] | None = None
+    """tpe, gp, cmaes, nsgaii: trials asked for at once, before their results are told. Wider is faster and learns less.
+    Default: 8; of tpe an eighth of the trials before, once that is more, up to 64."""
 
     @field_validator("algorithm")
     @classmethod
@@ -140,9 +140,9 @@ class SearchSection(Section):
         return "tpe" if value == "optuna" else value
 
     @property
-    def at_once(self) -> int | None:
-        """Largest number of trials that the search gives out before it wants results; None for all of them."""
-        return self.generation if self.algorithm in LEARNING else None
+    def learns(self) -> bool:
+        """Whether the search draws trials by the results of earlier ones, a generation at a time."""
+        return self.algorithm in LEARNING
 
 
 class StoppingSection(Section):
@@ -171,8 +171,8 @@ class DevicesSection(Section):
     devices: str = "all"
     """GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"
-    """float32, tf32 (float32 with TF32 matrix products), or automatic mixed precision: bf16, or for GPUs without it
-    fp16, with dynamic loss scaling."""
+    """float32, tf32 (float32 with TF32 convolutions and matrix products), or automatic mixed precision: bf16, or for
+    GPUs without it fp16, with dynamic loss scaling."""
 
 
 class GpuSection(DevicesSection):
@@ -188,8 +188,8 @@ class GpuSection(DevicesSection):
     fraction: Literal["auto"] | float = "auto"
     """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
     memory_limit: bool = True
-    """Hold every trial (a script under MPS alone) to its share of the GPU's memory: past it, that trial runs out of
-    memory, and runs again with more."""
+    """Hold every trial with a part of a GPU (a script under MPS alone) to this part of its memory: past it, that trial
+    runs out of memory, and runs again with more. Without a GPU, of the host's memory."""
     mps: Literal["auto", "on", "off"] = "auto"
     """Pack processes under CUDA MPS, in which their kernels run at the same time; auto: where a gain was measured."""
 

@@ -112,7 +112,7 @@ class SweepConfig(TrialsConfig, StoredConfig):
     @model_validator(mode="after")
     def _population_fits(self) -> SweepConfig:
         rule = self.stopping.algorithm if self.stopping.patience is None else "patience"
-        others = rule, self.search.algorithm, self.search.at_once is not None
+        others = rule, self.search.algorithm, self.search.learns
         require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None, per_set=self.per_set)
         return self
 

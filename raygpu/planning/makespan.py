@@ -14,14 +14,12 @@ def makespan_s(
     waiting: Sequence[Sequence[float]],
     slots: int,
     slowdown: Callable[[int], float] = lambda active: 1.0,
-    restart_s: float = 0.0,
 ) -> float:
     """Return the seconds until all jobs have ended.
 
     running: seconds that the running jobs still take, at the speed of full slots. waiting: seconds of each further
     job, in blocks: a block begins only when all jobs before it have ended, but for the first one. slowdown: a job's
-    time with this number of jobs at once, relative to its time in full slots. restart_s: seconds of a worker's start:
-    at the end of a block all slots but one lose their workers, which start again one after the other.
+    time with this number of jobs at once, relative to its time in full slots.
     """
     clock = worked = 0.0
     active = sorted(running)
@@ -29,8 +27,6 @@ def makespan_s(
     for number, block in enumerate(waiting):
         if number:
             clock, worked, active = _end(clock, worked, active, slowdown)
-            lost = min(slots, len(block)) - 1 if restart_s else 0
-            active = [worked + restart_s * count for count in range(1, lost + 1)]
         skipped = max(0, len(block) - MOST_SIMULATED)
         if skipped:
             clock += sum(block[:skipped]) / slots * slowdown(slots)

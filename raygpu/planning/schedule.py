@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from raygpu.planning.overheads import TRIAL_S
 from raygpu.planning.size_model import ModelSize
+from raygpu.search.generations import Generations
 
 FIXED = 8.0
 """Fixed time of an array's epoch, in members' own times, where no profile has it."""
@@ -22,8 +23,8 @@ class Schedule:
     """Number of Tune trials that run at once."""
     stops: Mapping[int, float] = field(default_factory=dict)
     """Share of the trials that the stopping rule is expected to end, by epoch."""
-    generation: int | None = None
-    """Number of sets that the search gives out before it wants all of their results; None for all."""
+    generations: Generations | None = None
+    """Generations of a search that learns; None if it gives out all sets at once."""
     per_set: int = 1
     """Number of trials of each set of hyper-parameters."""
     surviving: float = 1.0

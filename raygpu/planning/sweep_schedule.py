@@ -14,6 +14,7 @@ from raygpu.planning.profiles import Profile
 from raygpu.planning.schedule import FIXED, Schedule
 from raygpu.planning.size_model import ModelSize
 from raygpu.planning.sweep_plan import Decision
+from raygpu.search.generations import Generations
 from raygpu.search.repeats import first_round
 from raygpu.search.signature import ABSENT, Group, array_members
 from raygpu.search.stopping import expected_stops, expected_survival
@@ -22,25 +23,25 @@ from raygpu.search.trials import BATCH_SIZE
 
 def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Schedule:
     """Return the schedule of a planned sweep."""
-    plan, groups, generation = decision.plan, decision.groups, config.search.at_once
+    plan, groups, generations = decision.plan, decision.groups, Generations.of(config)
     in_rounds = first_round(config) < config.per_set
     arrays, members = (plan.arrays, plan.members) if isinstance(plan, ArrayPlan) else (None, None)
     slots = _slots(decision)
     profile = decision.estimates.reference
     step = profile.step() if profile is not None else None
     known = {trial.trial_id: number for number, group in enumerate(groups) for trial in group.trials}
-    is_planned = generation is None and not in_rounds
+    is_planned = generations is None and not in_rounds
     planned = array_members(groups, arrays.slots, members) if arrays is not None and is_planned else []
     packed = arrays is None and profile is not None
     return Schedule(
         epochs=config.epochs,
         slots=max(1, min(slots, num_trials)),
         stops=expected_stops(config),
-        generation=generation,
+        generations=generations,
         per_set=config.per_set,
         surviving=expected_survival(config),
         arrays=planned,
-        kinds=known if generation is None else {},
+        kinds=known if generations is None else {},
         sizes={number: size for number, group in enumerate(groups) if (size := _size(group)) is not None},
         between_s=TRIAL_S if arrays is None else ARRAY_S + TRIAL_S,
         fixed=step.fixed / step.each if step is not None and step.each > 0 else FIXED,

@@ -57,7 +57,7 @@ class SweepPace:
     def hold(self, holder: str, trial_ids: Sequence[str], now: float) -> None:
         """Note that a Tune trial has got its slot."""
         since = self._freed.popleft() if self._freed else None
-        if since is not None and self.schedule.generation:  # the slot was idle until the generation had ended
+        if since is not None and self.schedule.generations:  # the slot was idle until the generation had ended
             since = self._last_freed
         kind = self.schedule.kinds.get(trial_ids[0], -1) if trial_ids else -1
         self._at_once.append(len(self.holders) + 1)
@@ -133,7 +133,6 @@ class SweepPace:
                 [[outlook.waiting_s(job, records, self._kind(job), number) for job in block] for block in queue],
                 self._places,
                 self.schedule.slowdown,
-                WORKER_S,
             )
             for number in range(rounds)
         )
@@ -178,12 +177,12 @@ class SweepPace:
             for name in self._names[:planned]
             if name not in held and name not in saved and self._may_run(name, records)
         ]
-        if not self.schedule.generation:
+        if (generations := self.schedule.generations) is None:
             return [self._jobs(waiting, self.schedule.arrays)]
         blocks: dict[int, list[str]] = {}
         for name in waiting:
-            blocks.setdefault(_set_number(name) // self.schedule.generation, []).append(name)
-        under_way = max((_set_number(name) // self.schedule.generation for name in held), default=-1)
+            blocks.setdefault(generations.number(_set_number(name)), []).append(name)
+        under_way = max((generations.number(_set_number(name)) for name in held), default=-1)
         found = [self._jobs(names, ()) for _, names in sorted(blocks.items())]
         return [[], *found] if under_way >= 0 and under_way not in blocks else found
 

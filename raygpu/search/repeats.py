@@ -16,6 +16,7 @@ from typing import Literal
 
 from raygpu.config import SweepConfig
 from raygpu.config.sweep_schema import RACED_FROM
+from raygpu.search.generations import FIRST, Generations
 from raygpu.search.racing import is_worse
 from raygpu.search.samplers import DrawnTrials, Sampler
 from raygpu.search.space import Space, random_trials, trial_seed
@@ -82,12 +83,13 @@ def first_round(config: SweepConfig) -> int:
     return _target(0, per_set, racing=config.racing, screened=config.stopping.algorithm != "none")
 
 
-def given_at_once(config: SweepConfig) -> int | None:
-    """Return the largest number of trainings that a sweep gives out before it wants results; None for all of them."""
-    per_set, first, sets = Repetition.of(config).per_set, first_round(config), config.search.at_once
-    if sets is None and first == per_set:
+def given_at_once(config: SweepConfig) -> float | None:
+    """Return the number of trainings that a sweep gives out before it wants results, the mean of a search whose
+    generations grow; None for all of them."""
+    per_set, first, generations = Repetition.of(config).per_set, first_round(config), Generations.of(config)
+    if generations is None and first == per_set:
         return None
-    return (sets or config.trials or 1) * first
+    return first * (generations.mean if generations is not None else config.trials or 1)
 
 
 def _target(given: int, per_set: int, *, racing: bool, screened: bool) -> int:
@@ -315,7 +317,7 @@ def expected_trials(sampler: Sampler, space: Space, config: SweepConfig) -> Sequ
     if known is not None:
         return known
     repetition = Repetition.of(config)
-    sets = random_trials(space, config.search.generation, config.seed)
+    sets = random_trials(space, config.search.generation or FIRST, config.seed)
     if repetition.is_single:
         return sets
     return [repetition.training(drawn, number, config.seed) for drawn in sets for number in range(repetition.per_set)]

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
-from raygpu.config.sections import LEARNING
 from raygpu.config.written_values import as_written
 from raygpu.errors import BadInput
+from raygpu.search.generations import Generations
 from raygpu.search.optuna_samplers import enqueued, optuna_sampler, require, suggest_all
 from raygpu.search.quasi_random import quasi_random_trials
 from raygpu.search.space import Space, grid_trials, random_trials, trial_seed
@@ -50,11 +50,10 @@ def sampler(config: SweepConfig, space: Space) -> Sampler:
     if algorithm == "grid":
         return DrawnTrials(grid_trials(space, num_sets, seed, starts))
     assert num_sets is not None
-    if algorithm in LEARNING:
+    if (generations := Generations.of(config)) is not None:
         maximize = [config.maximize, *(more for _, more in config.further_metrics)]
         require(algorithm, space, several=len(maximize) > 1)
-        generation = config.search.generation
-        return OptunaSampler(space, num_sets, generation, seed, maximize, algorithm=algorithm, starts=starts)
+        return OptunaSampler(space, generations, seed, maximize, algorithm=algorithm, starts=starts)
     draw = quasi_random_trials if algorithm == "qmc" else random_trials
     return DrawnTrials(draw(space, num_sets, seed, starts))
 
@@ -121,7 +120,7 @@ def _identity(trial: Trial) -> str:
 
 
 class OptunaSampler:
-    """Optuna, asked for a fixed number of trials at a time and told their scores in trial order.
+    """Optuna, asked for a generation of trials at a time and told their scores in trial order.
 
     The order in which trials end does not matter, so a search repeats as long as its scores rank equally.
     """
@@ -129,8 +128,7 @@ class OptunaSampler:
     def __init__(
         self,
         space: Space,
-        num_trials: int,
-        generation: int,
+        generations: Generations,
         seed: int,
         maximize: Sequence[bool],
         *,
@@ -145,11 +143,10 @@ class OptunaSampler:
         import optuna
 
         self.space = space
-        self.num_trials = num_trials
-        self.generation = generation
+        self.generations = generations
         self.seed = seed
         self._failed = optuna.trial.TrialState.FAIL
-        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generation, several=len(maximize) > 1)
+        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generations.end(0), several=len(maximize) > 1)
         self._study = optuna.create_study(
             directions=["maximize" if more else "minimize" for more in maximize], sampler=chosen
         )
@@ -163,6 +160,16 @@ class OptunaSampler:
         self._ready: list[Trial] = []
         self._scores: dict[str, float | None] = {}
         self._further: dict[str, Sequence[float | None]] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "generation" in state:  # a sweep that version 0.1 began
+            state["generations"] = Generations.equal(state.pop("num_trials"), state.pop("generation"))
+        vars(self).update(state)
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials that the search gives out."""
+        return self.generations.num_sets
 
     @property
     def finished(self) -> bool:
@@ -189,10 +196,10 @@ class OptunaSampler:
 
     def extend(self, larger: OptunaSampler) -> None:
         """Ask for as many trials as another search."""
-        self.num_trials = larger.num_trials
+        self.generations = larger.generations
 
     def _open_generation(self) -> None:
-        for index in range(self._given, min(self._given + self.generation, self.num_trials)):
+        for index in range(self._given, self.generations.end(self._given)):
             asked = self._study.ask()
             trial = Trial(Trial.name(index), trial_seed(self.seed, index), suggest_all(self.space, asked))
             self._asked[trial.trial_id] = asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raygpu.config import SweepConfig
-from raygpu.config.sections import LEARNING, Section, StoppingSection
+from raygpu.config.sections import Section, StoppingSection
 from raygpu.search.command_line import placeholders
 from raygpu.search.space import Space, varied
 
@@ -51,7 +51,7 @@ def _of_stopping(stopping: StoppingSection) -> Iterator[tuple[str, str]]:
 def _of_the_rest(config: SweepConfig) -> Iterator[tuple[str, str]]:
     if config.start_from is None and _is_set(config, "start_best"):
         yield "start_best", "without start_from"
-    if config.search.algorithm not in LEARNING and _is_set(config.search, "generation"):
+    if not config.search.learns and _is_set(config.search, "generation"):
         yield "search.generation", f'beside search.algorithm = "{config.search.algorithm}"'
     if config.gpu.mode == "process" and config.gpu.width != "auto":
         yield "gpu.width", 'beside gpu.mode = "process"'

@@ -18,11 +18,6 @@ def test_a_block_waits_for_the_end_of_the_one_before() -> None:
     assert makespan_s([], [[1.0, 4.0], [1.0, 1.0]], 2) == 5.0
 
 
-def test_workers_start_again_after_a_block() -> None:
-    assert makespan_s([], [[1.0] * 3, [1.0] * 3], 3) == 2.0
-    assert makespan_s([], [[1.0] * 3, [1.0] * 3], 3, restart_s=0.5) == 1.0 + 2.0, "places free at 0, 0.5 and 1 s"
-
-
 def test_fewer_at_once_are_faster() -> None:
     assert makespan_s([1.0, 3.0], [], 2, lambda active: active / 2) == 1.0 + 2.0 / 2
 

@@ -66,7 +66,8 @@ def play(
     reports = {}
 
     def generation(number: int) -> int:
-        return int(min(jobs[number].epochs)[1:]) // (schedule.generation or 10**9)
+        first = int(min(jobs[number].epochs)[1:])
+        return schedule.generations.number(first) if schedule.generations is not None else 0
 
     def begin() -> None:
         nonlocal serial

@@ -10,6 +10,7 @@ import pytest
 
 from raygpu.planning.schedule import Schedule
 from raygpu.records.sweep_pace import SweepPace
+from raygpu.search.generations import Generations
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from tests.records.played_sweeps import Job, Played, alone, halved, play, trial_names, with_jobs
@@ -109,7 +110,9 @@ def test_heavy_tails_are_right_most_of_the_time() -> None:
 
 def test_generations_wait_for_each_other() -> None:
     jobs = [alone(name, 20, 0.2) for name in trial_names(32)]
-    assert play(jobs, Schedule(20, slots=3, generation=8)).wrong() == []
+    assert play(jobs, Schedule(20, slots=3, generations=Generations.equal(32, 8))).wrong() == []
+    jobs = [alone(name, 20, 0.05) for name in trial_names(160)]
+    assert play(jobs, Schedule(20, slots=3, generations=Generations.growing(160))).wrong() == []
 
 
 def test_functions_whose_epochs_nobody_knows() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.search.generations import Generations
 from raygpu.search.repeats import (
     Repeats,
     Repetition,
@@ -166,7 +167,9 @@ def test_a_set_with_a_failed_repeat_gets_no_other_until_it_is_trained_again():
 
 
 def test_optunas_generations_are_told_means():
-    search = Repeats(OptunaSampler(SPACE, 5, 2, 0, maximize=[True]), Repetition(3), seed=0, maximize=True)
+    search = Repeats(
+        OptunaSampler(SPACE, Generations.equal(5, 2), 0, maximize=[True]), Repetition(3), seed=0, maximize=True
+    )
     given, sizes = [], []
     while round_ := drawn(search):
         sizes.append(len(round_))
@@ -215,6 +218,7 @@ def test_other_sets_are_refused():
         ({"repeats": 3, "stopping": {"algorithm": "median"}}, 1, 4),
         ({"repeats": 3, "search": {"algorithm": "optuna", "generation": 2}}, 3, 6),
         ({"search": {"algorithm": "optuna", "generation": 2}}, 1, 2),
+        ({"search": {"algorithm": "tpe"}}, 1, 4),
     ],
 )
 def test_the_plan_knows_how_many_are_given_out(fields, first, at_once):

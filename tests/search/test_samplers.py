@@ -7,6 +7,7 @@ import pytest
 from ray import cloudpickle
 
 from raygpu.config import SweepConfig
+from raygpu.search.generations import Generations
 from raygpu.search.samplers import DrawnTrials, OptunaSampler, sampler
 from raygpu.search.space import parse, random_trials
 from raygpu.search.trials import Trial
@@ -63,7 +64,7 @@ def test_a_list_that_is_saved_again_and_again_is_pickled_once() -> None:
 
 
 def test_generations_wait_for_their_scores() -> None:
-    search = OptunaSampler(SPACE, num_trials=7, generation=3, seed=0, maximize=[False])
+    search = OptunaSampler(SPACE, Generations.equal(7, 3), seed=0, maximize=[False])
     first = [search.next() for _ in range(3)]
     assert None not in first
     assert search.next() is None
@@ -78,14 +79,14 @@ def test_generations_wait_for_their_scores() -> None:
 
 
 def test_the_order_in_which_trials_end_does_not_matter() -> None:
-    forwards = run(OptunaSampler(SPACE, 24, 6, seed=3, maximize=[False]))
-    backwards = run(OptunaSampler(SPACE, 24, 6, seed=3, maximize=[False]), reverse=True)
+    forwards = run(OptunaSampler(SPACE, Generations.equal(24, 6), seed=3, maximize=[False]))
+    backwards = run(OptunaSampler(SPACE, Generations.equal(24, 6), seed=3, maximize=[False]), reverse=True)
     assert forwards == backwards
     assert [trial.trial_id for trial in forwards] == [Trial.name(i) for i in range(24)]
 
 
 def test_it_learns() -> None:
-    learned = run(OptunaSampler(SPACE, 64, 8, seed=0, maximize=[False]))
+    learned = run(OptunaSampler(SPACE, Generations.equal(64, 8), seed=0, maximize=[False]))
     random = random_trials(SPACE, 64, seed=0)
     assert sum(map(objective, learned[32:])) < sum(map(objective, random[32:]))
 
@@ -104,14 +105,17 @@ def test_it_learns() -> None:
 @pytest.mark.filterwarnings("error:The distribution is specified")
 def test_steps_are_those_of_a_random_search(distribution: dict[str, Any], allowed: set[float]) -> None:
     space = parse({"x": distribution})
-    for trials in (run(OptunaSampler(space, 48, 8, seed=0, maximize=[False])), random_trials(space, 48, seed=0)):
+    for trials in (
+        run(OptunaSampler(space, Generations.equal(48, 8), seed=0, maximize=[False])),
+        random_trials(space, 48, seed=0),
+    ):
         drawn = [trial.hyperparameters["x"] for trial in trials]
         assert set(drawn) <= allowed
         assert len({type(value) for value in drawn}) == 1
 
 
 def test_conditions_hold() -> None:
-    for trial in run(OptunaSampler(SPACE, 24, 8, seed=1, maximize=[False])):
+    for trial in run(OptunaSampler(SPACE, Generations.equal(24, 8), seed=1, maximize=[False])):
         hp = trial.hyperparameters
         assert ("extra" in hp) == (hp["kind"] == "far")
         assert hp["n"] in (1, 2, 3)
@@ -123,7 +127,7 @@ def search_of(algorithm: str, **options: Any) -> OptunaSampler:
     if algorithm == "cmaes":
         pytest.importorskip("cmaes")
     num_trials = 16 if algorithm == "gp" else 24  # a Gaussian process takes seconds
-    return OptunaSampler(SPACE, num_trials, 8, 3, [False], algorithm=algorithm, **options)
+    return OptunaSampler(SPACE, Generations.equal(num_trials, 8), 3, [False], algorithm=algorithm, **options)
 
 
 @pytest.mark.parametrize("algorithm", ["tpe", "gp", "cmaes", "nsgaii"])
@@ -149,7 +153,7 @@ def test_every_sampler_learns(algorithm: str, known: int) -> None:
 
 def test_a_gaussian_process_learns_beside_a_trial_that_diverged() -> None:
     space = parse({"x": {"uniform": [-2.0, 2.0]}, "y": {"uniform": [-2.0, 2.0]}}, "gp")
-    search, scores = OptunaSampler(space, 20, 4, 2, [False], algorithm="gp"), list[float]()
+    search, scores = OptunaSampler(space, Generations.equal(20, 4), 2, [False], algorithm="gp"), list[float]()
     while not search.finished:
         for trial in [*iter(search.next, None)]:
             scores.append((trial.hyperparameters["x"] - 0.3) ** 2 + (trial.hyperparameters["y"] + 0.7) ** 2)
@@ -192,14 +196,14 @@ def test_a_search_goes_on_whose_space_has_another_order_and_nan() -> None:
 
 @pytest.mark.parametrize("score", [None, math.inf, math.nan])
 def test_a_trial_that_failed_or_diverged_does_not_block(score: float | None) -> None:
-    search = OptunaSampler(SPACE, 4, 2, seed=0, maximize=[False])
+    search = OptunaSampler(SPACE, Generations.equal(4, 2), seed=0, maximize=[False])
     for trial in (search.next(), search.next()):
         search.tell(trial.trial_id, score)
     assert search.next() is not None
 
 
 def test_a_search_goes_on_after_a_stop() -> None:
-    search = OptunaSampler(SPACE, 16, 4, seed=0, maximize=[False])
+    search = OptunaSampler(SPACE, Generations.equal(16, 4), seed=0, maximize=[False])
     for trial in [search.next() for _ in range(4)]:
         search.tell(trial.trial_id, objective(trial))
     copy = cloudpickle.loads(cloudpickle.dumps(search))
@@ -241,7 +245,7 @@ def test_a_grid_begins_with_the_combinations_of_the_starts() -> None:
 def test_the_earlier_name_of_tpe_stays() -> None:
     config = config_of(search={"algorithm": "optuna"})
     assert config.search.algorithm == "tpe"
-    assert config.search.at_once == 8
+    assert config.search.learns
 
 
 @pytest.mark.parametrize(("algorithm", "num_trials"), [("tpe", 64), ("gp", 18), ("nsgaii", 24)])
@@ -260,8 +264,8 @@ def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
         return found
 
     space = parse({"x": {"uniform": [-2.0, 2.0]}}, algorithm)
-    found = done(OptunaSampler(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
-    assert found == done(OptunaSampler(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
+    found = done(OptunaSampler(space, Generations.equal(num_trials, 8), 0, [True, False], algorithm=algorithm))
+    assert found == done(OptunaSampler(space, Generations.equal(num_trials, 8), 0, [True, False], algorithm=algorithm))
     assert len(found) == num_trials
     if algorithm == "tpe":  # chance puts three in ten there
         assert sum(-0.1 <= x <= 1.1 for x in found[-16:]) > 10

@@ -32,7 +32,7 @@ class WorkerReuse:
 
     def update(self, trials: Iterable[Any]) -> None:
         """Keep idle workers, or let them go. trials: those of Tune that have not ended."""
-        if self._controller is None or self.live.config.search.at_once is None:
+        if self._controller is None or not self.live.config.search.learns:
             return
         is_over = self.live.stopping or len(self.live.trials) >= self.live.records.num_trials
         waiting = {trial.placement_group_factory for trial in trials if trial.status == "PENDING"}

@@ -37,8 +37,8 @@ def trial(request: str, status: str = "RUNNING") -> Any:
     return SimpleNamespace(placement_group_factory=request, status=status)
 
 
-def sweep(*, drawn: int = 8, at_once: int | None = 8) -> Any:
-    search = SimpleNamespace(at_once=at_once)
+def sweep(*, drawn: int = 8, learns: bool = True) -> Any:
+    search = SimpleNamespace(learns=learns)
     return SimpleNamespace(
         stopping=False,
         trials=dict.fromkeys(range(drawn)),
@@ -61,7 +61,7 @@ def test_idle_workers_stay_while_the_search_waits(controller: Controller) -> Non
 
 
 def test_without_generations_tune_decides_alone(controller: Controller) -> None:
-    workers = WorkerReuse(sweep(at_once=None))
+    workers = WorkerReuse(sweep(learns=False))
     for worker in ("a", "b", "c"):
         controller.end(workers, "quarter", worker)
     assert controller.ended == ["b", "c"]

@@ -1,0 +1,80 @@
+"""Generations of a search that learns: it draws so many sets of hyper-parameters, and then waits for all their results.
+
+    generations = Generations.of(config)
+    generations.end(128)       # 144: the generation that begins after 128 sets has 16
+    generations.number(128)    # 14
+
+No array is wider than a generation. Optuna's TPE learns about as well from an eighth of the sets so far at once as from
+eight at a time (experiments/benchmarks/generation_width.py), so that its generations grow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from raygpu.config import SweepConfig
+
+FIRST = 8
+"""Number of sets of a generation, if it is not given."""
+PART = 8
+"""Number of sets before a generation that grows, for each of its own."""
+LARGEST = 64
+"""Largest number of sets of a generation that grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generations:
+    """Generations of a search, in sets of hyper-parameters."""
+
+    num_sets: int
+    """Number of sets of the search."""
+    starts: tuple[int, ...]
+    """Number of sets before each generation, the first one's 0."""
+
+    @classmethod
+    def of(cls, config: SweepConfig) -> Generations | None:
+        """Return the generations of a sweep; None if its search draws all sets before the first result."""
+        search, num_sets = config.search, config.num_sets
+        if not search.learns or num_sets is None:
+            return None
+        if search.generation is None and search.algorithm == "tpe":
+            return cls.growing(num_sets)
+        return cls.equal(num_sets, search.generation or FIRST)
+
+    @classmethod
+    def equal(cls, num_sets: int, size: int) -> Generations:
+        """Return generations of one size."""
+        return cls(num_sets, tuple(range(0, num_sets, size)))
+
+    @classmethod
+    def growing(cls, num_sets: int) -> Generations:
+        """Return generations that are each an eighth of the sets before, from FIRST to LARGEST."""
+        starts = [0]
+        while (after := starts[-1] + max(FIRST, min(LARGEST, starts[-1] // PART))) < num_sets:
+            starts.append(after)
+        return cls(num_sets, tuple(starts))
+
+    def number(self, before: int) -> int:
+        """Return the number of the generation of the set that has this many before it."""
+        return bisect_right(self.starts, before) - 1
+
+    def end(self, before: int) -> int:
+        """Return the number of sets before the next generation; all sets of the last one's."""
+        number = self.number(before) + 1
+        return self.starts[number] if number < len(self.starts) else self.num_sets
+
+    @property
+    def largest(self) -> int:
+        """Number of sets of the largest generation."""
+        return max(self.end(start) - start for start in self.starts)
+
+    @property
+    def mean(self) -> float:
+        """Mean number of sets of a generation."""
+        return self.num_sets / len(self.starts)
+
+    def __str__(self) -> str:
+        """Return the sizes as text, `8` or `8 to 37`."""
+        first = self.end(0)
+        return f"{first}" if self.largest == first else f"{first} to {self.largest}"

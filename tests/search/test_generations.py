@@ -1,0 +1,72 @@
+"""Generations of a search: how many sets it draws before it wants their results."""
+
+from __future__ import annotations
+
+import pytest
+from ray import cloudpickle
+
+from raygpu.config import SweepConfig
+from raygpu.search.generations import Generations
+from raygpu.search.samplers import OptunaSampler
+from raygpu.search.space import parse
+
+
+def of(trials: int | None = 300, **search: object) -> Generations | None:
+    values = {"experiment": "a:b", "metric": "loss", "trials": trials, "search": search}
+    return Generations.of(SweepConfig.model_validate(values))
+
+
+def sizes(generations: Generations) -> list[int]:
+    return [generations.end(start) - start for start in generations.starts]
+
+
+def test_tpes_generations_are_an_eighth_of_the_sets_before() -> None:
+    found = of(algorithm="tpe")
+    assert found is not None
+    assert sizes(found) == [*[8] * 9, 9, 10, 11, 12, 14, 16, 18, 20, 22, 25, 28, 32, 11]
+    assert (found.largest, found.mean, str(found)) == (32, 300 / 22, "8 to 32")
+    assert max(sizes(Generations.growing(5_000))) == 64
+
+
+@pytest.mark.parametrize("algorithm", ["gp", "cmaes", "nsgaii"])
+def test_the_other_samplers_have_eight_at_once(algorithm: str) -> None:
+    found = of(20, algorithm=algorithm)
+    assert found is not None
+    assert (sizes(found), str(found)) == ([8, 8, 4], "8")
+
+
+def test_a_given_size_stays() -> None:
+    found = of(100, algorithm="tpe", generation=30)
+    assert found is not None
+    assert sizes(found) == [30, 30, 30, 10]
+
+
+def test_a_search_that_does_not_learn_has_none() -> None:
+    assert of(algorithm="random") is None
+    assert of(None, algorithm="grid") is None
+
+
+@pytest.mark.parametrize("generations", [Generations.growing(300), Generations.equal(300, 7)])
+def test_each_set_is_of_the_generation_that_it_is_drawn_in(generations: Generations) -> None:
+    for before in range(300):
+        start = generations.starts[generations.number(before)]
+        assert start <= before < generations.end(start) == generations.end(before)
+
+
+def test_longer_searches_begin_alike() -> None:
+    assert Generations.growing(300).starts[:12] == Generations.growing(100).starts
+
+
+def test_a_search_that_an_earlier_version_began_goes_on() -> None:
+    search = OptunaSampler(parse({"x": {"uniform": [0, 1]}}, "tpe"), Generations.equal(12, 5), 0, [True])
+    first = [search.next() for _ in range(5)]
+    state = vars(search).copy()
+    del state["generations"]
+    earlier = object.__new__(OptunaSampler)
+    earlier.__setstate__(state | {"num_trials": 12, "generation": 5})
+    again = cloudpickle.loads(cloudpickle.dumps(earlier))
+    for trial in first:
+        assert trial is not None
+        again.tell(trial.trial_id, 1.0)
+    assert len(list(iter(again.next, None))) == 5
+    assert again.num_trials == 12
