@@ -130,7 +130,8 @@ class SweepUnderWay:
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
         self.interrupted = False
-        console.lines([cluster.address_line(), self.session.address_line()])
+        cluster.tell_address(console.line)
+        console.line(self.session.address_line())
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         """Return a folder that all nodes see, with the files for a resume; a new one that cannot be written, or that a

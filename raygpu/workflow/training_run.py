@@ -103,7 +103,9 @@ class TrainingRun:
         shown = presentation(config, self.folder, None)
         self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
         lines = self.layout.lines([device.name for device in cluster.devices])
-        console.lines([*lines, cluster.address_line(), self.session.address_line()])
+        console.lines(lines)
+        cluster.tell_address(console.line)
+        console.line(self.session.address_line())
 
     def _open_timeline(self, path: Path, metric: str) -> None:
         """Open the timeline, and read which epochs an earlier start has written, also those after its checkpoint."""

@@ -17,6 +17,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import local_cluster, remote_cluster
 from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.engines.tune import tuner
@@ -39,7 +40,7 @@ def joining(address: str) -> Callable[..., Cluster]:
         ray.init(address=address, job_config=named, log_to_driver=False, logging_level=logging.ERROR)
         node_id = ray.get_runtime_context().get_node_id()
         node = replace(host.nodes([])[0], num_cpus=ray.cluster_resources()["CPU"])
-        return Cluster([Device(0, node_id, "0", SIMULATED)], [node], None, local=True)
+        return Cluster([Device(0, node_id, "0", SIMULATED)], [node], Dashboard(), local=True)
 
     return join
 

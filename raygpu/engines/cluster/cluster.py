@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster import autoscaler, leftovers, ray_files, runtime_env
+from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
 from raygpu.planning.gpu_shares import Node
@@ -56,7 +57,7 @@ class Cluster:
 
     devices: list[Device]
     nodes: list[Node]
-    dashboard_url: str | None
+    dashboard: Dashboard
     local: bool
     source_folder: Path | None = None
     """Source folder that was sent to the nodes; None where they see this machine's files."""
@@ -144,14 +145,13 @@ class Cluster:
         if faults:
             raise BadInput(faults)
 
-    def address_line(self) -> str:
-        """Return a line with the URL of Ray's dashboard, and with the command for its token where it needs one."""
-        if self.dashboard_url is None:
-            return "Ray dashboard: not running (pip install ray[default])"
+    def tell_address(self, say: Callable[[str], None]) -> None:
+        """Say the URL of Ray's dashboard once it has started, and the command for its token where it needs one."""
         # Ray turns tokens on for a local cluster, unless told not to.
         own = self.local and os.environ.get("RAY_AUTH_MODE") == "token"
         token = " (its token: ray get-auth-token)" if own else ""
-        return f"Ray dashboard: {self.dashboard_url}{token}"
+        missing = "Ray dashboard: not running (pip install ray[default])"
+        self.dashboard.then(lambda url: say(missing if url is None else f"Ray dashboard: {url}{token}"))
 
     def detail_lines(self) -> list[str]:
         """Return lines on the devices, and on where Ray's logs are."""
@@ -176,6 +176,7 @@ class Cluster:
             self._close()
 
     def _close(self) -> None:
+        self.dashboard.close()
         if head_answers():
             end_local(self._extra)
         else:
@@ -270,8 +271,3 @@ def head_answers() -> bool:
         return False
     except OSError:  # slow, or out of reach for now
         return True
-
-
-def url(address: str | None) -> str | None:
-    """Return the http URL of a HOST:PORT address; None for no address."""
-    return f"http://{address}" if address else None

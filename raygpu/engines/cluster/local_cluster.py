@@ -17,12 +17,13 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.engines.cluster import leftovers, ray_environment
-from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
+from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown
+from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.preload import Preload
 from raygpu.engines.cluster.ray_files import keep_token_private, own_files, sessions
-from raygpu.engines.cluster.ray_private_api import own_process_groups
+from raygpu.engines.cluster.ray_private_api import own_process_groups, without_waits
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.device import SIMULATED, Device
@@ -53,10 +54,10 @@ def _start_together(node: Node, gpus: Sequence[Gpu], job: str, preload: Preload 
     # By UUID: the order that CUDA counts in may differ from NVML's.
     visible = ray_environment.variable("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN)
     with visible, preload.variables() if preload is not None else nullcontext():
-        context = _init_local(node, job, prestarted=preload.workers if preload is not None else None)
+        _init_local(node, job, prestarted=preload.workers if preload is not None else None)
     node_id = ray.get_runtime_context().get_node_id()
     devices = [device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
-    return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], [node], url(context.dashboard_url), local=True)
+    return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], [node], Dashboard.starting(), local=True)
 
 
 def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu], job: str) -> Cluster:
@@ -78,7 +79,7 @@ def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequen
     node_ids = [ray.get_runtime_context().get_node_id(), *(joined[_plain(node.device_type)] for node in nodes[1:])]
     by_uuid = {gpu.uuid: node_id for of, node_id in zip(types, node_ids, strict=True) for gpu in of}
     devices = [device(i, by_uuid[gpu.uuid], gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
-    return Cluster(devices, nodes, url(context.dashboard_url), local=True, _resources=list(resources), _extra=extra)
+    return Cluster(devices, nodes, Dashboard.starting(), local=True, _resources=list(resources), _extra=extra)
 
 
 def type_resource(device_type: str) -> str:
@@ -105,7 +106,7 @@ def _init_local(
     dashboard_files = own_files()
     for attempt in (1, 2):
         try:
-            with own_process_groups(dashboard_files, prestarted):
+            with own_process_groups(dashboard_files, prestarted), without_waits():
                 return ray.init(
                     address="local",
                     num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services
+from ray._private import ray_constants, services, state, worker
 from ray._private.auto_init_hook import auto_init_lock
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.experimental import internal_kv
 
 DASHBOARD = "dashboard.py"
 """Program of Ray's dashboard."""
+DASHBOARD_NICENESS = 19
+"""Priority of Ray's dashboard, below that of Ray's workers, 15: its ten processes take seconds of CPU to start."""
+JOINED_S = 10.0
+"""Seconds for which the start of a Ray looks again and again whether its node has joined; then it leaves it to Ray."""
+LOOK_S = 0.02
+ANSWER_S = 10.0
+"""Seconds that Ray's head may take to answer."""
 PRESTARTED = "--num_prestart_python_workers="
 """Flag of Ray's raylet for the number of workers that it starts before they are asked for."""
 PRESTART_S = 10.0
@@ -67,13 +77,79 @@ def own_process_groups(dashboard_files: Path | None, prestarted: int | None = No
             env = {**env, "TMPDIR": str(dashboard_files)}
         if prestarted is not None:
             command = [f"{PRESTARTED}{prestarted}" if word.startswith(PRESTARTED) else word for word in command]
-        return kept(command, *arguments, env=env, process_group=0, **options)
+        process = kept(command, *arguments, env=env, process_group=0, **options)
+        if any(Path(word).name == DASHBOARD for word in command):
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, DASHBOARD_NICENESS)
+        return process
 
     services.ConsolePopen = start
     try:
         yield
     finally:
         services.ConsolePopen = kept
+
+
+@contextmanager
+def without_waits() -> Iterator[None]:
+    """Start Ray, meanwhile, without two of its waits: for its dashboard, whose address `DashboardAddress` has later,
+    and until the next full second once its node has joined."""
+    kept_start, kept_get = services.start_api_server, services.get_node
+
+    def start_api_server(*arguments: Any, **options: Any) -> Any:
+        """Start the dashboard; its address is empty."""
+        kept_look, starter, is_starting = internal_kv._internal_kv_get, threading.get_ident(), True
+
+        def look(*arguments: Any, **options: Any) -> Any:
+            """Find an empty address, for this start alone: a library that is imported meanwhile keeps this function."""
+            if is_starting and threading.get_ident() == starter:
+                return b""
+            return kept_look(*arguments, **options)
+
+        internal_kv._internal_kv_get = look
+        try:
+            return kept_start(*arguments, **options)
+        finally:
+            internal_kv._internal_kv_get, is_starting = kept_look, False
+
+    def get_node(gcs_address: str, node_id: str) -> Any:
+        """Return what Ray knows of the node, once it has joined."""
+        found = state.GlobalState()
+        found._initialize_global_state(services._get_gcs_client_options(gcs_address))
+        until = time.monotonic() + JOINED_S
+        while time.monotonic() < until and all(node["NodeID"] != node_id for node in found.node_table()):
+            time.sleep(LOOK_S)
+        return kept_get(gcs_address, node_id)
+
+    services.start_api_server, services.get_node = start_api_server, get_node
+    try:
+        yield
+    finally:
+        services.start_api_server, services.get_node = kept_start, kept_get
+
+
+class DashboardAddress:
+    """Address of the dashboard of the Ray that this process has started by `without_waits`."""
+
+    def __init__(self) -> None:
+        self._node = worker._global_node
+        self._client = GcsClient(address=self._node.gcs_address)
+
+    def look(self) -> str | None:
+        """Return HOST:PORT, and have Ray know it from then on; None as long as the dashboard starts."""
+        namespace = ray_constants.KV_NAMESPACE_DASHBOARD
+        found = self._client.internal_kv_get(ray_constants.DASHBOARD_ADDRESS.encode(), namespace, ANSWER_S)
+        if found is None:
+            return None
+        self._client.internal_kv_put(b"webui:url", found, True, namespace, ANSWER_S)
+        self._node._webui_url = found.decode()
+        return str(found.decode())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there will be none: the dashboard has ended, or was not started."""
+        processes = self._node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, [])
+        return all(each.process.poll() is not None for each in processes)
 
 
 def prestart_workers(node: Mapping[str, Any], number: int, keep_s: int) -> None:

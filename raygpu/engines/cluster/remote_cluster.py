@@ -21,7 +21,8 @@ from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.selection import listed
 from raygpu.engines.cluster import ray_environment, runtime_env
-from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown, url
+from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown
+from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.pinned import pinned, visible_of_raylet
 from raygpu.errors import BadInput, RaygpuError, one_line
@@ -79,7 +80,7 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
     except BaseException:
         shutdown()
         raise
-    dashboard = url(context.dashboard_url)
+    dashboard = Dashboard(context.dashboard_url)
     return Cluster(devices, nodes, dashboard, False, brought, _probes=probes, _resources=resources)
 
 

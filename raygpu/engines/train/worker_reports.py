@@ -112,5 +112,6 @@ def last_words(failed: Failed, kind: str) -> str:
     if failed.out_of_memory and kind == "function":
         return "out of memory: the function needs more than the device has; a smaller batch of its own may fit"
     if failed.out_of_memory:
-        return f"out of memory on rank {failed.rank}; take a batch in more parts by --accumulate, or a smaller one"
+        parts = "--global-batch B --accumulate N" if kind == "keras" else "--hyperparameters.micro_batch_size N"
+        return f"out of memory on rank {failed.rank}; begin again with a smaller batch, or with parts of it by {parts}"
     return last_line(failed.error)

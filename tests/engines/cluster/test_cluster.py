@@ -13,6 +13,7 @@ import ray
 
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import cluster, leftovers
+from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.remote_cluster import connect
 from raygpu.records.device import Device
 
@@ -55,7 +56,7 @@ def test_what_trials_have_started_ends_with_a_ray_that_was_lost(monkeypatch: pyt
     with leftovers.marked():
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
-        cluster.Cluster([], [], None, True).close()
+        cluster.Cluster([], [], Dashboard(), True).close()
         assert child.wait(60) != 0
     finally:
         child.kill()

@@ -10,6 +10,7 @@ import pytest
 
 from raygpu.engines.cluster import cluster
 from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster.dashboard import Dashboard
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
 
 def test_ray_ends_in_a_thread_and_close_waits_for_it(ends: tuple[list[str], threading.Event]) -> None:
     names, allowed = ends
-    closed = Cluster([], [], None, local=True)
+    closed = Cluster([], [], Dashboard(), local=True)
     closed.begin_close()
     assert names == []
     allowed.set()
@@ -41,7 +42,7 @@ def test_ray_ends_in_a_thread_and_close_waits_for_it(ends: tuple[list[str], thre
 def test_close_alone_ends_ray_at_once(ends: tuple[list[str], threading.Event]) -> None:
     names, allowed = ends
     allowed.set()
-    Cluster([], [], None, local=True).close()
+    Cluster([], [], Dashboard(), local=True).close()
     assert names == [threading.current_thread().name]
 
 
@@ -51,7 +52,7 @@ def test_a_fault_of_the_end_reaches_close(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(cluster, "end_local", fail)
     monkeypatch.setattr(cluster, "head_answers", lambda: True)
-    closed = Cluster([], [], None, local=True)
+    closed = Cluster([], [], Dashboard(), local=True)
     closed.begin_close()
     with pytest.raises(RuntimeError, match="would not end"):
         closed.close()

@@ -6,13 +6,16 @@ import os
 import sys
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
-from ray._private import auto_init_hook, services
+from ray._private import auto_init_hook, services, state
 from ray.dashboard import dashboard
+from ray.experimental import internal_kv
 
-from raygpu.engines.cluster.ray_private_api import others_wait, own_process_groups
+from raygpu.engines.cluster.ray_private_api import others_wait, own_process_groups, without_waits
 
 
 def test_ray_s_processes_are_not_in_the_command_s_group(tmp_path: Path) -> None:
@@ -74,3 +77,39 @@ def test_others_that_use_ray_wait_for_its_start_and_do_not_start_it(monkeypatch:
         "ray.init() is called, and raygpu starts Ray by itself: leave ray.init() out of the experiment"
     )
     assert ray.init is init
+
+
+def test_the_address_of_the_dashboard_is_empty_for_its_start_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries are imported in other threads meanwhile, and keep the functions that they find."""
+    imported: list[Any] = []
+
+    def start_api_server() -> list[Any]:
+        elsewhere = Thread(target=lambda: imported.extend((internal_kv._internal_kv_get, look())))
+        elsewhere.start()
+        elsewhere.join()
+        return [look(), "process"]
+
+    def look() -> Any:
+        return internal_kv._internal_kv_get("dashboard")
+
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", lambda key: f"{key} of the head")
+    monkeypatch.setattr(services, "start_api_server", start_api_server)
+    with without_waits():
+        assert services.start_api_server() == [b"", "process"]
+    function, seen = imported
+    assert seen == function("dashboard") == look() == "dashboard of the head"
+    assert services.start_api_server is start_api_server
+
+
+def test_a_start_looks_often_whether_its_node_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = iter([[], [{"NodeID": "other"}], [{"NodeID": "other"}, {"NodeID": "own"}]])
+    monkeypatch.setattr(
+        state,
+        "GlobalState",
+        lambda: SimpleNamespace(_initialize_global_state=lambda options: None, node_table=lambda: next(looked)),
+    )
+    monkeypatch.setattr(services, "_get_gcs_client_options", lambda address: address)
+    monkeypatch.setattr(services, "get_node", lambda address, node_id: (address, node_id))
+    with without_waits():
+        assert services.get_node("127.0.0.1:1", "own") == ("127.0.0.1:1", "own")
+    assert next(looked, None) is None

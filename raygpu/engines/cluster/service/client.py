@@ -52,6 +52,7 @@ class Lease:
 
         from raygpu.engines.cluster import leftovers, ray_environment
         from raygpu.engines.cluster.cluster import device
+        from raygpu.engines.cluster.dashboard import Dashboard
         from raygpu.engines.cluster.job_name import named_job
         from raygpu.engines.cluster.ray_private_api import run_before_first_task, use_tokens
         from raygpu.engines.cluster.service import command_environment
@@ -77,7 +78,7 @@ class Lease:
         return ServiceCluster(
             devices,
             nodes,
-            self._ray["dashboard"],
+            Dashboard(self._ray["dashboard"]),
             True,
             _resources=_resources(nodes),
             mark=self.mark,

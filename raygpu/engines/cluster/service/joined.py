@@ -33,6 +33,7 @@ class ServiceCluster(Cluster):
 
     def close(self) -> None:
         """Disconnect from Ray, end what the command's trials have started, and give its GPUs back."""
+        self.dashboard.close()
         try:
             if head_answers():
                 shutdown()

@@ -76,6 +76,6 @@ def _description(cluster: Any) -> dict[str, Any]:
     return {
         "gcs_address": ray.get_runtime_context().gcs_address,
         "devices": [[device.node_id, device.local_id] for device in cluster.devices],
-        "dashboard": cluster.dashboard_url,
+        "dashboard": cluster.dashboard.wait(),
         "logs": str(logs),
     }

@@ -1,0 +1,64 @@
+"""The address of Ray's dashboard. That of a local Ray starts beside the run, which waits for none of its processes.
+
+dashboard = Dashboard.starting()
+dashboard.then(print)        # once it has started, from another thread; at once if its address is known
+dashboard.close()            # before Ray's end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Event, Thread
+
+LOOK_S = 0.25
+
+
+class Dashboard:
+    """URL of a dashboard, known now or later."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """Take a dashboard that runs. address: HOST:PORT, or a URL; None for no dashboard."""
+        self._url: Future[str | None] = Future()
+        self._closing = Event()
+        self._thread: Thread | None = None
+        self._url.set_result(url(address))
+
+    @classmethod
+    def starting(cls) -> Dashboard:
+        """Return the dashboard of the Ray that this process has just started."""
+        found = cls()
+        found._url = Future()
+        found._thread = Thread(target=found._look, name="dashboard", daemon=True)
+        found._thread.start()
+        return found
+
+    def _look(self) -> None:
+        from raygpu.engines.cluster.ray_private_api import DashboardAddress
+
+        address = None
+        with suppress(Exception):  # of a Ray that has ended; whoever trains says so
+            starting = DashboardAddress()
+            while (address := starting.look()) is None and not starting.is_lost and not self._closing.wait(LOOK_S):
+                pass
+        self._url.set_result(url(address))
+
+    def then(self, take: Callable[[str | None], object]) -> None:
+        """Hand on the URL once it is known, None for no dashboard; nothing after `close`."""
+        self._url.add_done_callback(lambda found: None if self._closing.is_set() else take(found.result()))
+
+    def wait(self) -> str | None:
+        """Return the URL, once it is known; None for no dashboard."""
+        return self._url.result()
+
+    def close(self) -> None:
+        """Wait for the dashboard no longer: a thread that calls Ray while it shuts down may end this process."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def url(address: str | None) -> str | None:
+    """Return the URL of a HOST:PORT address; None for no address."""
+    return f"http://{address}" if address and "://" not in address else address or None
