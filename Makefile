@@ -30,9 +30,9 @@ test: $(VENV)/installed-dev
 test-failed: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
-# Whole trainings and killed workers, a rehearsed Kubernetes, 40 workers on a simulated cluster, too.
+# Whole trainings and killed workers, a rehearsed Kubernetes, 40 workers on a simulated cluster, too: these wait longer.
 test-all: $(VENV)/installed-dev
-	$(PYTEST) -m "not gpu"
+	$(PYTEST) --numprocesses 4 -m "not gpu"
 
 # Twenty minutes of small sweeps under random faults, each audited: SOAK="--seed 7 --rounds 1" repeats a round.
 soak: $(VENV)/installed-dev

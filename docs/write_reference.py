@@ -46,13 +46,15 @@ COMMAND = re.compile(r"\bpython -m raygpu\.(\w+)")
 
 CONFIGURATION = """# Configuration keys
 
-Every key of the configuration files, written from the schemas by `docs/write_reference.py`. A key is also a flag:
-`trials` is `--trials`, and `fraction` of `[gpu]` is `--gpu.fraction`. [Configuration](../configuration.md) has the
-files that come with raygpu. [Sweeps](../sweeps.md#search-space) has the distributions of `[space]`.
+Every key of the configuration files, written from the schemas by `docs/write_reference.py`. A key is also a flag,
+but for tables whose names are yours, as `[space]`: `trials` is `--trials`, and `fraction` of `[gpu]` is
+`--gpu.fraction`. [Configuration](../configuration.md) has the files that come with raygpu.
+[Sweeps](../sweeps.md#search-space) has the distributions of `[space]`.
 
-"Commands" names the commands that know the key. A command leaves out the keys that only other commands know, so
-`raygpu pack` reads the file of a sweep too, and `raygpu balance` that of a training. A key that no command knows is
-a fault.
+"Commands" names the commands that know the key. A command leaves out the tables, and the keys at the top, that only
+other commands know, so `raygpu pack` reads the file of a sweep too, and `raygpu balance` that of a training. Within a
+table that it shares with others, as `[gpu]`, a key that it does not know is a fault; so is `[space]` for
+`raygpu train`, and any key that no command knows.
 """
 PYTHON = """# Python reference
 
@@ -128,7 +130,7 @@ def _words(annotation: Any, metadata: Any = ()) -> str:
         return _words(arguments[0], [*details, *metadata])
     if origin in (Union, types.UnionType):
         return " or ".join(_words(argument, metadata) for argument in arguments if argument is not type(None))
-    if origin is tuple:
+    if origin in (tuple, list):
         return f"list: {_words(arguments[0])}"
     if origin is not None and origin is not dict:
         return ", ".join(f"`{value}`" for value in arguments)

@@ -142,10 +142,10 @@ def run_delivery(run: Path | str | SweepRun | TrainRun) -> bool:
 
 
 def run_submission(command: str, file: Path | str, *, address: str | None = None, **fields: Any) -> str:
-    """Submit a command to a Ray cluster as a job; return the job's id.
+    """Submit a command to a Ray cluster as a job, or to Slurm by `slurm={...}`; return the job's id.
 
-    command: sweep, pack, train or balance. file: its configuration. address: of the cluster's dashboard, by default
-    RAY_API_SERVER_ADDRESS. fields: those of the command's configuration. Raises BadInput, RaygpuError.
+    command: sweep, pack, train, balance or place. file: its configuration. address: of the cluster's dashboard, by
+    default RAY_API_SERVER_ADDRESS. fields: those of the command's configuration. Raises BadInput, RaygpuError.
     """
     flags = [word for name, value in _flat(fields).items() for word in (as_flag(name), value)]
     _, job_id = submit.submitted(command, [str(file), *flags], {} if address is None else {"address": address}, print)

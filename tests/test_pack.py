@@ -82,7 +82,7 @@ def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (profile["num_train"], profile["subject"]["device_gib"], profile["synthetic"]) == (200, None, False)
     lines = err.splitlines()
     assert lines[0] == "pack x: tests.models:Mlp; hidden=8 lr=0.1 batch_size=32"
-    assert lines[1].startswith("on one simulated device, on the CPU: ")
+    assert lines[1].startswith("on one simulated GPU, the CPU: ")
     assert lines[-1].startswith(QUESTION)
     assert any(line.split()[:2] == ["process", "2"] for line in lines), "the table's row"
     assert any(line.startswith("fused: a step takes ") for line in lines)

@@ -54,13 +54,13 @@ def test_a_stopped_job_goes_on_by_hand(project: Project) -> None:
 
 
 def test_a_job_out_of_time_goes_on_until_it_is_done(project: Project) -> None:
-    project.write(epochs=150, seconds=1.0)
+    project.write(epochs=115, seconds=1.0)
     done = project.submit("sweep", "mine.toml", "--name", "long", "--slurm.time", "2", timeout_s=800)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "the wall time ends soon" in done.stdout
     restarts = project.record("long")["restarts"]
     assert restarts >= 1
-    require_whole(project, "long", 150, again=2 * restarts)
+    require_whole(project, "long", 115, again=2 * restarts)
 
 
 @pytest.mark.parametrize(("partition", "again"), [("cpu", 2), ("short", 20)])

@@ -107,7 +107,7 @@ def verdict(profile: Profile) -> list[str]:
         first = f"one training on this device, {best.label}: {_times(best)} the throughput of one alone{made_up}"
         last = "several GPUs: a second training on this one gains nothing"
     else:
-        where = "per GPU" if profile.subject.device_gib is not None else "on this simulated device"
+        where = "per GPU" if profile.subject.device_gib is not None else "on this simulated GPU"
         first = f"{best.n} {NAMES[best.way]} {where}{step}: {_times(best)} the throughput of one{made_up}"
         last = f"several trainings on one GPU, up to {best.n}; with more trainings than that, several GPUs"
     return ["; ".join([first, *others]), f"{QUESTION} {last}"]
@@ -302,7 +302,7 @@ def _gib(value: float | None) -> str:
 
 def _title(profile: Profile) -> str:
     data = ", synthetic data" if profile.synthetic else ""
-    simulated = "" if profile.subject.device_gib is not None else " (no GPU: one simulated device)"
+    simulated = "" if profile.subject.device_gib is not None else " (one simulated GPU)"
     return f"{profile.subject.source}{data}\n{profile.subject.device}{simulated}"
 
 

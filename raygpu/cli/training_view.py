@@ -118,7 +118,7 @@ class TrainConsole(LiveConsole):
 
 
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
-    """Return lines on the training that begins. simulated: whether it runs on one simulated device."""
+    """Return lines on the training that begins. simulated: whether it runs on one simulated GPU."""
     what = f"{config.code_name}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"
     lines = [f"train {config.name}: {what}"]
     if {"trial_id", "sweep"} <= config.source.keys():
@@ -128,7 +128,7 @@ def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
-        lines.append("no NVIDIA GPU here: the training runs on one simulated device, on the CPU")
+        lines.append("no NVIDIA GPU here: the training runs on one simulated GPU, the CPU")
     return lines
 
 

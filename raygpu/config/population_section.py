@@ -100,7 +100,7 @@ def require_fitting(
     if in_parts:
         raise ValueError(
             f"search.algorithm: read {search!r}, which waits for scores before it draws on; a population needs all of"
-            " its trials at once: random or grid"
+            " its trials at once: random, qmc or grid"
         )
 
 

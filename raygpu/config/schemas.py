@@ -1,4 +1,4 @@
-"""The schemas of `conf/*.toml` but for a sweep's, one for each command. Every field but `[space]` is also a flag."""
+"""The schemas of `conf/*.toml` but for a sweep's, one for each command."""
 
 from __future__ import annotations
 
@@ -154,7 +154,8 @@ class TrainConfig(StoredConfig):
     global_batch: Annotated[int, Field(ge=1)] | None = None
     """Samples of an optimizer step, on all devices together. Default: batch_size x devices x accumulate."""
     accumulate: Annotated[int, Field(ge=1)] = 1
-    """Parts in which each worker takes its share of a batch, where memory does not hold it at once."""
+    """Parts in which each worker takes its share of a batch. Without global_batch, each has batch_size samples, so that
+    the batch grows by this factor."""
     ratios: str = "equal"
     """Split of a batch over the devices: equal, auto (by their measured speeds, and again when these change), or
     numbers by commas in the order of the devices, as in 3,2."""

@@ -100,7 +100,7 @@ def _lines(measuring: MeasuredTraining) -> list[str]:
     config, what = measuring.prepared.config, measuring.subject
     chosen = hyperparameters(measuring.prepared.trial.hyperparameters)
     data = ", synthetic data" if config.data.synthetic else ""
-    where = what.device if measuring.prepared.gpus else f"one simulated device, on the CPU: {what.device}"
+    where = what.device if measuring.prepared.gpus else f"one simulated GPU, the CPU: {what.device}"
     return [
         f"pack {config.name}: {config.code_name}{data}; {chosen or 'no hyper-parameters'}",
         f"on {where}, {what.num_cpus:g} CPUs",

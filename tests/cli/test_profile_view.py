@@ -52,7 +52,7 @@ OUT_OF_MEMORY = Point("process", 2, fault="out of memory")
         (profile(PROCESS), "3 packed processes per GPU: 1.8x (1.8 to 1.8) the throughput of one",
          "several trainings on one GPU, up to 3; with more trainings than that, several GPUs"),
         (profile(PROCESS, subject=ON_CPU, synthetic=True),
-         "3 packed processes on this simulated device: 1.8x (1.8 to 1.8) the throughput of one (synthetic data)",
+         "3 packed processes on this simulated GPU: 1.8x (1.8 to 1.8) the throughput of one (synthetic data)",
          "several trainings on one GPU, up to 3; with more trainings than that, several GPUs"),
         (profile(PROCESS, points("fused", {1: 0.3, 2: 0.5})),
          "3 packed processes per GPU: 1.8x (1.8 to 1.8) the throughput of one; fused trainings peak at 2: 0.5x (0.5 to"

@@ -43,7 +43,7 @@ def pack_page(run: RunData) -> Page:
         Section("points", "All measurements", tables=[_points(profile, epochs)]),
         configuration(run.config, NO_CONFIG),
     ]
-    device = profile.subject.device if profile.subject.device_gib is not None else "one simulated device, on the CPU"
+    device = profile.subject.device if profile.subject.device_gib is not None else "one simulated GPU, the CPU"
     kind = ", on synthetic data" if profile.synthetic else ""
     return Page(
         run.name,
