@@ -23,7 +23,7 @@ DASHBOARD_NICENESS = 19
 JOINED_S = 10.0
 """Seconds for which the start of a Ray looks again and again whether its node has joined; then it leaves it to Ray."""
 LOOK_S = 0.02
-ANSWER_S = 10.0
+ANSWER_S = 3.0
 """Seconds that Ray's head may take to answer."""
 PRESTARTED = "--num_prestart_python_workers="
 """Flag of Ray's raylet for the number of workers that it starts before they are asked for."""
