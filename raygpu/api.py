@@ -4,8 +4,8 @@
     run.best.hyperparameters, run.best.load_model(), run.to_dataframe()
     training = raygpu.run_training(run.best, register="digits")
 
-Arguments are the fields of the configuration files; sections are dicts: `gpu={"fraction": 0.2}`. Faults are exceptions
-with the lines that the commands print.
+Arguments are the fields of the configuration files; sections are dicts: `gpu={"fraction": 0.2}`. With a trial, they are
+laid over its sweep's settings key by key. Faults are exceptions with the lines that the commands print.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from typing import Any
 
 from raygpu import balance, deliver, pack, place, submit, sweep, train
 from raygpu.cli.flags import as_flag
-from raygpu.config import BalanceConfig, PackConfig, PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, validated
+from raygpu.config import (
+    BalanceConfig,
+    PackConfig,
+    PlaceConfig,
+    ProblemConfig,
+    SweepConfig,
+    TrainConfig,
+    laid_over,
+    validated,
+)
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.clock import begin_call
@@ -180,7 +189,7 @@ def _start(
         own = _of_trial(trial).items()
         known = {name: value for name, value in own if name in schema.model_fields or name == "hyperparameters"}
         sweep_name, folder = trial.sweep.name, trial.sweep.directory.source_folder
-        values, stem = {**known, **fields}, f"{sweep_name}-{'train' if schema is TrainConfig else 'measured'}"
+        values, stem = laid_over(known, fields), f"{sweep_name}-{'train' if schema is TrainConfig else 'measured'}"
     values[schema.TABLE] = {
         **values.pop("hyperparameters", {}),
         **values.get(schema.TABLE, {}),

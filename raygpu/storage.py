@@ -82,20 +82,27 @@ class Storage:
     @property
     def name(self) -> str:
         """Last part of the folder's path."""
-        return self.uri.partition("?")[0].rstrip("/").rpartition("/")[2]
+        return self.parts()[0].rstrip("/").rpartition("/")[2]
 
     @property
     def parent(self) -> Storage:
         """The folder above this one, in the same storage."""
-        base, mark, options = self.uri.partition("?")
-        return Storage(base.rstrip("/").rpartition("/")[0] + mark + options)
+        base, options = self.parts()
+        return Storage(base.rstrip("/").rpartition("/")[0] + options)
 
     def __truediv__(self, name: str) -> Storage:
-        base, mark, options = self.uri.partition("?")
-        return Storage(f"{base.rstrip('/')}/{name}{mark}{options}")
+        base, options = self.parts()
+        return Storage(f"{base.rstrip('/')}/{name}{options}")
 
     def __str__(self) -> str:
         return self.uri
+
+    def parts(self) -> tuple[str, str]:
+        """Return the folder, and the options of object storage with their question mark; a path may have one itself."""
+        if self.path is not None:
+            return self.uri, ""
+        base, mark, options = self.uri.partition("?")
+        return base, mark + options
 
     def for_ray(self) -> tuple[str, Any]:
         """Return Ray Tune's and Ray Train's storage_path and storage_filesystem. Raises StorageError."""
@@ -108,8 +115,8 @@ class Storage:
         """Return another folder of the same storage by the path that Ray gives; in object storage, it has no scheme."""
         if self.path is not None:
             return Storage(path)
-        base, mark, options = self.uri.partition("?")
-        return Storage(f"{base.partition('://')[0]}://{path}{mark}{options}")
+        base, options = self.parts()
+        return Storage(f"{base.partition('://')[0]}://{path}{options}")
 
     def is_dir(self) -> bool:
         """Return whether the folder exists; object storage may keep an empty one."""

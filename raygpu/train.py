@@ -33,6 +33,7 @@ from raygpu.workflow.training_run import PlannedTraining, TrainingRun
 from raygpu.workflow.training_run import Result as Result
 from raygpu.workflow.user_code import find, training_problem
 from raygpu.workflow.validation import prepare_train
+from raygpu.workflow.warm_start import kept as kept_start
 
 DEFAULT = Path("conf/train/digits.toml")
 SWITCHES = {
@@ -88,6 +89,7 @@ def run(
             console.warnings(warm_start_lines(found, prepared.trial))
         if resume is not None:
             require_one_fitting(found, prepared.trial, resume.training_checkpoints())
+            kept_start(resume)
         begun = resume.read_run().get("global_batch") if resume is not None else None
         own = starting.config if starting is not None else config
         planned = layout(own, found, local, simulated=simulated, global_batch=begun) if local is not None else None
@@ -102,9 +104,9 @@ def run(
         if planned is None:
             simulated = any(device.uuid is None for device in cluster.devices)
             planned = layout(config, found, cluster.nodes, simulated=simulated, global_batch=begun)
-        plan = PlannedTraining(prepared, found, planned, cluster, tree, source_folder, resume, stages)
+        plan = PlannedTraining(prepared, found, planned, cluster, tree, source_folder, resume, warm_start, stages)
         training = TrainingRun(plan, console)
-        ended = training.run(warm_start)
+        ended = training.run()
     return training.finish(ended)
 
 

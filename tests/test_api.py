@@ -14,9 +14,15 @@ import torch
 from torch import nn
 
 import raygpu
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.engines.cluster.ray_environment import ON_LOOPBACK
 from raygpu.errors import BadInput
+from raygpu.records import trials_csv
+from raygpu.records.best_trial import write_best
+from raygpu.records.run_directory import RunDirectory
 from raygpu.search.space import parse
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.workflow.by_value import named
 from raygpu.workflow.opened_run import SweepRun, TrainRun
 from tests.fused_cases import Small
@@ -239,6 +245,27 @@ def test_measurements_from_python(fields: dict[str, Any]) -> None:
     assert balanced.ratios
     assert balanced.configuration.is_file()
     assert isinstance(raygpu.open_run(balanced.folder), type(balanced))
+
+
+def test_a_section_is_laid_over_the_sweeps_key_by_key(tmp_path: Path) -> None:
+    from raygpu.api import _start
+
+    folder = RunDirectory.create(tmp_path, "sweep")
+    values = {"experiment": "a:B", "metric": "accuracy", "trials": 1, "epochs": 1, "space": {"lr": 0.1}}
+    gpu, tracking = {"precision": "bf16"}, {"uri": f"sqlite:///{tmp_path}/own.db"}
+    config = SweepConfig.model_validate({**values, "name": "sweep", "gpu": gpu, "tracking": tracking})
+    folder.write_config(config, tmp_path)
+    folder.write_run({"kind": "sweep"})
+    trial = TrialRecord(Trial("t0000", 0, {"lr": 0.1}), "finished", 0.5, epochs=1)
+    trials_csv.write(folder.trials_csv, [trial])
+    write_best(folder, config, trial)
+    folder.write_summary({"best": {"trial_id": "t0000", "score": 0.5, "epoch": 1}})
+    start = _start(
+        raygpu.open_run(folder.path), {"gpu": {"devices": "0"}, "tracking": {"experiment": "other"}}, None, TrainConfig
+    )
+    assert start.values["gpu"] == {"precision": "bf16", "devices": "0"}
+    assert start.values["tracking"]["uri"] == tracking["uri"]
+    assert start.values["tracking"]["experiment"] == "other"
 
 
 def test_fields_as_flags() -> None:

@@ -95,6 +95,15 @@ def test_it_is_tried_before_it_is_used(storage: Storage) -> None:
         assert list(folder.iterdir()) == [], "nothing of the trial is left"
 
 
+def test_a_question_mark_is_a_letter_of_a_path(tmp_path: Path) -> None:
+    folder = Storage.at(str(tmp_path / "a?b" / "runs"))
+    below = folder / "sweep"
+    assert (below.uri, below.name) == (f"{tmp_path}/a?b/runs/sweep", "sweep")
+    assert below.parent == folder
+    below.write("x.txt", b"x")
+    assert (tmp_path / "a?b" / "runs" / "sweep" / "x.txt").read_bytes() == b"x"
+
+
 def test_a_bucket_that_is_not_there(bucket: str) -> None:
     with pytest.raises(BadInput, match=r"storage: s3://no-such-bucket/runs cannot be used: .+") as fault:
         Storage.at("s3://no-such-bucket/runs").check()

@@ -155,6 +155,26 @@ def test_a_function_that_raises_is_not_tried_again(config: Make) -> None:
     assert "function_cases.py" in error
 
 
+@pytest.mark.slow
+def test_a_failed_training_has_ended_in_mlflow_and_goes_on_once_mended(config: Make, tmp_path: Path) -> None:
+    wanted = config("fails_until_mended", hyperparameters={"folder": str(tmp_path)})
+    with pytest.raises(RaygpuError, match="ValueError: this function was meant to fail"):
+        train.run(wanted)
+    folder = RunDirectory.existing(Path(wanted.runs_dir) / "fails_until_mended", "train")
+    client, run_id = MlflowClient(wanted.tracking.uri), folder.read_run()["mlflow_run_id"]
+    failed = client.get_run(run_id)
+    assert (failed.info.status, failed.data.tags["raygpu.status"]) == ("FAILED", "failed")
+    assert failed.data.metrics["score"] == 0.0
+    assert not folder.journal.exists()
+    assert folder.error.exists()
+    (tmp_path / "mended").touch()
+    train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
+    ended = client.get_run(run_id)
+    assert (ended.info.status, ended.data.tags["raygpu.status"]) == ("FINISHED", "finished")
+    assert ended.data.metrics["score"] == 5.0
+    assert not folder.error.exists()
+
+
 CASE = """
 experiment = "tests.function_cases:walk"
 epochs = 2

@@ -57,7 +57,7 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
     path = path or Path("command line")
     if faults := [f"{path}: {key}: {why}" for key, why in schema.REFUSED.items() if key in read]:
         raise BadInput(faults)
-    values = _laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
+    values = laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
     for key, text in overrides.items():
         value = literal(text) if key.startswith(OWN_NAMES) else text
         *tables, leaf = key.split(".", 1) if key.startswith(OWN_NAMES) else key.split(".")
@@ -82,7 +82,7 @@ def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides:
         raise BadInput(faults) from error
 
 
-def _laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two sets of values key by key, tables too; `values` come first."""
     found = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
     for key, value in values.items():

@@ -54,7 +54,14 @@ def add_to_best(folder: RunDirectory, source: Mapping[str, Any]) -> None:
 def drop_best(folder: RunDirectory) -> None:
     """Delete the best trial's files, for instance when the best trial of an interrupted sweep has diverged since."""
     folder.best_toml.unlink(missing_ok=True)
+    drop_description(folder)
+
+
+def drop_description(folder: RunDirectory) -> None:
+    """Delete the architecture and the predictions of the best trial so far."""
     shutil.rmtree(folder.best, ignore_errors=True)
+    if folder.storage is not None:
+        (folder.storage / folder.best.name).remove()
 
 
 def training_values(

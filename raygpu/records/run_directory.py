@@ -40,6 +40,8 @@ MEMBERS = "members"
 """Folder, in a checkpoint of Tune's, with a folder for each trial whose parameters are kept."""
 SCORE = "score.json"
 """File, in the checkpoint of a best epoch, with the epoch and its score."""
+PROGRESS = "progress.json"
+"""File, in a checkpoint, that says how far the training had got."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
@@ -91,6 +93,11 @@ class RunDirectory:
     def summary(self) -> Path:
         """File of the summary."""
         return self.path / "summary.json"
+
+    @property
+    def error(self) -> Path:
+        """File of the traceback of a training that failed."""
+        return self.path / "error.txt"
 
     @property
     def sets_csv(self) -> Path:
@@ -306,7 +313,7 @@ class RunDirectory:
         if self.storage is None:
             return
         self.storage.upload(self.path)
-        for file in (self.journal, self.best_toml):
+        for file in (self.journal, self.best_toml, self.error):
             if not file.exists() and self.storage.has(file.name):
                 self.storage.discard(file.name)
 
@@ -364,12 +371,16 @@ class RunDirectory:
         return str(kind)
 
     def write_failures(self, records: Sequence[TrialRecord]) -> None:
-        """Write `trials/<id>/error.txt`: the traceback of each trial that failed."""
+        """Write `trials/<id>/error.txt`, the traceback, of each trial that failed; delete those of an earlier start."""
         for record in records:
+            file = self.trials / record.trial.trial_id / self.error.name
             if record.error is not None:
-                folder = self.trials / record.trial.trial_id
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / "error.txt").write_text(record.error, "utf-8", "backslashreplace")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(record.error, "utf-8", "backslashreplace")
+            elif file.exists():
+                file.unlink()
+                if self.storage is not None and (shared := self.shared_trials / file.parent.name).has(file.name):
+                    shared.discard(file.name)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`; numbers that are not finite become null."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -28,7 +28,12 @@ class ScoreOnTest:
     """Standard error of each mean over models; of a single model, or of values that are not finite, it is not known."""
     winners: int = 1
     """Number of winners that the test data has scored in this sweep, this one included: more than one after a resume
-    that found another winner."""
+    that found another winner, or trained it on."""
+    epochs: Mapping[str, int | None] = field(default_factory=dict)
+    """Epoch of each model, by trial id; empty where that is not noted."""
+    num_trained: int | None = None
+    """Number of models of the set that were trained to a score, whose checkpoints were not all kept; None if all of
+    them were scored."""
 
     @classmethod
     def of(
@@ -37,10 +42,13 @@ class ScoreOnTest:
         by_trial: Mapping[str, Mapping[str, float]],
         winners: int = 1,
         folds: int | None = None,
+        epochs: Mapping[str, int | None] | None = None,
+        num_trained: int | None = None,
     ) -> ScoreOnTest:
         """Return the score of the models of one set of hyper-parameters.
 
-        by_trial: metrics by their own names. folds: number of folds on whose other data each was trained.
+        by_trial: metrics by their own names. folds: number of folds on whose other data each was trained. epochs: of
+        the models. num_trained: number of models of the set that have a score; None for those of `by_trial`.
         """
         models = list(by_trial.values())
         columns = {f"{TEST}/{name}": [model[name] for model in models] for name in models[0]}
@@ -48,11 +56,12 @@ class ScoreOnTest:
         found = {name: standard_error(values, folds) for name, values in finite.items()}
         errors = {name: error for name, error in found.items() if error is not None}
         means = {name: fmean(values) for name, values in columns.items()}
-        return cls(num_samples, tuple(by_trial), means, errors, winners)
+        trained = num_trained if num_trained != len(by_trial) else None
+        return cls(num_samples, tuple(by_trial), means, errors, winners, dict(epochs or {}), trained)
 
-    def covers(self, trial_ids: tuple[str, ...]) -> bool:
-        """Return whether the models of these trials have been scored already."""
-        return set(trial_ids) <= set(self.trial_ids)
+    def covers(self, trial_ids: Collection[str], epochs: Mapping[str, int | None] | None = None) -> bool:
+        """Return whether exactly the models of these trials, at these epochs, have been scored already."""
+        return set(trial_ids) == set(self.trial_ids) and dict(epochs or {}) == dict(self.epochs)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the `test` of `summary.json`."""
@@ -62,6 +71,8 @@ class ScoreOnTest:
             "metrics": dict(self.metrics),
             "standard_errors": dict(self.standard_errors),
             "winners": self.winners,
+            "epochs": dict(self.epochs),
+            "num_trained": self.num_trained,
         }
 
     @classmethod
@@ -82,15 +93,28 @@ class ScoreOnTest:
 
         metric: the one that scores trials, with or without `validation/`. by: what has never used the samples.
         """
-        name, value = self.fact(metric)
-        models = f"the mean of {len(self.trial_ids)} models, " if len(self.trial_ids) > 1 else ""
-        return f"{name} {value} ({models}of {self.num_samples:,} samples never used by {by}{self._earlier()})"
+        name, value = self.name(metric), self._value(metric)
+        num = len(self.trial_ids)
+        models = f"the mean of {num} models, " if num > 1 else ""
+        if self.num_trained is not None:
+            models = f"{self._part()}: no checkpoints of the others were kept; "
+        found = f"{models}of {self.num_samples:,} samples never used by {by}{self._earlier()}"
+        return f"{name.replace('/', ' ', 1)} {value} ({found})"
 
     def fact(self, metric: str) -> tuple[str, str]:
         """Return a name and a text for the head of a report. metric: as in `line`."""
+        part = f" ({self._part()})" if self.num_trained is not None else ""
+        return self.name(metric).replace("/", " ", 1), f"{self._value(metric)}{part}"
+
+    def _value(self, metric: str) -> str:
+        """Return the value with its standard error, as text."""
         name = self.name(metric)
         error = f" ± {self.standard_errors[name]:.2g}" if name in self.standard_errors else ""
-        return name.replace("/", " ", 1), f"{self.metrics[name]:.6g}{error}"
+        return f"{self.metrics[name]:.6g}{error}"
+
+    def _part(self) -> str:
+        """Return how many of the set's models were scored."""
+        return f"{len(self.trial_ids)} of the set's {self.num_trained} models"
 
     def _earlier(self) -> str:
         """Return a clause on winners that the test data has scored before this one."""

@@ -260,9 +260,14 @@ class Records:
             for record in running:
                 record.status = "interrupted"
                 told(record)
-            is_short = bool(running) or len(self.by_id) < self.num_trials
-            self.out_of_time = self.out_of_time and is_short
-            return is_short
+            self.out_of_time = self.out_of_time and self.is_short
+            return self.is_short
+
+    @property
+    def is_short(self) -> bool:
+        """Whether trials are left to run: some have not ended, or not begun."""
+        with self._lock:
+            return any(not record.ended for record in self.by_id.values()) or len(self.by_id) < self.num_trials
 
     def ranked(self) -> list[TrialRecord]:
         """Return the trials with a score, the best first, diverged ones last; failed ones are left out."""

@@ -34,7 +34,24 @@ def changing(section: PopulationSection, space: Space) -> tuple[Parameter, ...]:
         return tuple(found)
     if missing := [name for name in section.chosen if name not in by_name]:
         raise BadInput(f"population.change: read {missing[0]!r}, which [space] does not have")
-    return tuple(by_name[name] for name in section.chosen)
+    chosen = tuple(by_name[name] for name in section.chosen)
+    if fixed := [p for p in chosen if p.kind == "constant" and not _moves(p.arguments[0])]:
+        raise BadInput(
+            f"population.change: {fixed[0].name} is {fixed[0].arguments[0]!r} in every trial, from which no factor"
+            " leads away; give a distribution, or a number other than 0"
+        )
+    return chosen
+
+
+def _moves(value: Any) -> bool:
+    """Return whether exploring a constant may change it."""
+    if isinstance(value, list | tuple):
+        return all(_is_number(each) for each in value)
+    return _is_number(value) and value != 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def populations(trials: Iterable[Trial], names: Iterable[str]) -> dict[str, str]:
@@ -73,7 +90,8 @@ def explore(
     """Return new values of the parameters, from those that a trial has; one that it does not have is left out.
 
     With probability `resample` a value is drawn from the parameter's distribution. Otherwise a number is multiplied by
-    one of FACTORS, and of a list the value before or after it is taken.
+    one of FACTORS, and of a choice the value before or after it is taken. Adam's betas are two numbers below 1: of each
+    its distance to 1 is multiplied.
     """
     return {p.name: _explored(rng, values[p.name], p, resample) for p in parameters if p.name in values}
 
@@ -87,6 +105,8 @@ def _explored(rng: random.Random, value: Any, parameter: Parameter, resample: fl
         return options[min(max(place, 0), len(options) - 1)]
     if parameter.kind != "constant" and rng.random() < resample:
         return parameter.draw(rng.getrandbits(32), 0)
+    if isinstance(value, list | tuple):
+        return [max(0.0, 1 - (1 - each) * rng.choice(FACTORS)) for each in value]
     return _within(value * rng.choice(FACTORS), value, parameter)
 
 
@@ -98,7 +118,7 @@ def _within(new: float, old: Any, parameter: Parameter) -> Any:
     if parameter.name in BOUNDED:
         low, high = parameter.ends()[:2] if kind != "constant" and parameter.ends() else (0.0, max(old, 0.999))
         new = min(max(new, low), high)
-    return round(new) if isinstance(old, int) else new
+    return round(new) if "int" in kind else new
 
 
 def draws(seed: int, epoch: int, trial_id: str) -> random.Random:

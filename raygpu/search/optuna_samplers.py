@@ -98,7 +98,9 @@ def enqueued(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(parameter: Parameter, value: Any) -> Any:
-    return parameter.arguments.index(value) if parameter.kind == "choice" else value
+    if parameter.kind != "choice":
+        return value
+    return list(map(repr, parameter.arguments)).index(repr(value))  # 1 equals true
 
 
 def _numbers(space: Space) -> list[str]:

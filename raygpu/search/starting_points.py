@@ -88,7 +88,7 @@ def value_in(parameter: Parameter, value: Any) -> Any:
         equal = equal or [option for option in a if str(option) == str(value)]  # a run's file keeps text
         if not equal:
             raise ValueError(f"read {value!r}; [space] has {', '.join(map(repr, a))}")
-        return equal[0]
+        return next((option for option in equal if type(option) is type(value)), equal[0])
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"read {value!r}; a finite number is wanted")
     is_whole = "int" in kind
@@ -102,5 +102,5 @@ def value_in(parameter: Parameter, value: Any) -> Any:
         drawn = quantized(value, a[2]) if kind == "qrandn" else stepped(value, *a)
         if abs(drawn - value) > NEAR * max(a[2], abs(value)):
             raise ValueError(f"read {value!r}; [space] has multiples of {a[2]!r}")
-        value = drawn
+        return int(drawn) if is_whole else drawn  # steps of whole numbers give whole numbers
     return int(value) if is_whole else float(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from raygpu.errors import TrackingError
@@ -92,16 +92,27 @@ class Pending:
     def __init__(self, last_epochs: Mapping[str, int]) -> None:
         self.batches: dict[str | None, list[Batch]] = {}
         self._last_epochs = dict(last_epochs)
+        self._last_ms: dict[str | None, int] = {}
+        """Time of each run's last metrics that are of no epoch."""
 
     def __bool__(self) -> bool:
         return bool(self.batches)
 
-    def known(self, trial_id: str, last_epoch: int) -> None:
-        """Note the last epoch that MLflow has of a trial; no effect on a trial with an epoch noted before."""
+    def known(self, trial_id: str, last_epoch: int, last_ms: int = 0) -> None:
+        """Note the last epoch that MLflow has of a trial, and the time of its last metrics that are of no epoch; no
+        effect on a trial of which they were noted before."""
         self._last_epochs.setdefault(trial_id, last_epoch)
+        self._last_ms.setdefault(trial_id, last_ms)
 
     def add(self, write: Write) -> None:
-        """Merge a write into the waiting batches of its run. Epochs that were added before are left out."""
+        """Merge a write into the waiting batches of its run. Epochs that were added before are left out.
+
+        Metrics of no epoch are all of step 0, of which MLflow takes the latest value for the last one. So their times
+        rise with the writes, whatever the clock does.
+        """
+        if write.kind in ("metrics", "end"):
+            write = replace(write, time_ms=max(write.time_ms, self._last_ms.get(write.trial_id, 0) + 1))
+            self._last_ms[write.trial_id] = write.time_ms
         if write.kind == "epochs":
             last = self._last_epochs.get(write.trial_id or "", 0)
             new = [result for result in write.value if result.epoch > last]

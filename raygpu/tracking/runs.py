@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -26,6 +25,7 @@ from raygpu.tracking import carried_store, client, presentation
 from raygpu.tracking.client import Refused
 from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme, sqlite_path
+from raygpu.tracking.trial_runs import Child, last_ms
 from raygpu.tracking.values import (
     ERROR_TAG,
     MetricNames,
@@ -60,15 +60,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A trial's run in MLflow."""
-
-    run_id: str
-    last_epoch: int = 0
-    """Last epoch whose metrics are logged; 0 for none."""
-
-
 def _guarded(method: Callable[Concatenate[RunTree, P], R]) -> Callable[Concatenate[RunTree, P], R]:
     """Turn every exception of MLflow and the layers below it into a TrackingError of one line."""
 
@@ -98,6 +89,8 @@ class RunTree:
         """Id of the parent run, from `start_run` or `resume_run` on."""
         self.children: dict[str, Child] = {}
         """Trials' runs, by trial id."""
+        self._last_ms = 0
+        """Time of the last metric at step 0 that the parent run had when it was resumed."""
         self.tags: dict[str, str] = {}
         """Tags of every run that is begun: the sweep's and each trial's."""
         self._is_shared = False
@@ -156,11 +149,12 @@ class RunTree:
         A trial that has two runs, as after a lost answer, keeps the one that got further; the other is deleted.
         """
         self.mlflow.update_run(run_id, status="RUNNING")
+        self._last_ms = last_ms(self._forget_ending(run_id))
         self.run_id = run_id
         self.children = {}
         for run in self._search(f"tags.`{PARENT}` = '{run_id}' AND tags.`raygpu.kind` = 'trial'"):
             trial_id = run.data.tags["raygpu.trial_id"]
-            found = Child(run.info.run_id, max((metric.step for metric in run.data.to_proto().metrics), default=0))
+            found = Child.of(run)
             known = self.children.setdefault(trial_id, found)
             if known is not found:
                 behind, self.children[trial_id] = sorted((found, known), key=lambda child: child.last_epoch)
@@ -185,7 +179,7 @@ class RunTree:
         tags: Mapping[str, Any] | None = None,
     ) -> None:
         """End the parent run with its last metrics and tags; tried again for `patience_s` while the store fails."""
-        now = _now_ms()
+        now = max(_now_ms(), self._last_ms + 1)
         results = [MetricValue(name, value, 0, now) for name, value in (metrics or {}).items()]
         stopped = {"raygpu.stopped": "interrupted"} if status == "interrupted" else {}
         self._patiently(lambda: self.log(run_id, results, tags={"raygpu.status": status, **stopped, **(tags or {})}))
@@ -219,9 +213,7 @@ class RunTree:
         """
         if (child := self.children.get(trial.trial_id)) is not None:
             self.mlflow.update_run(child.run_id, status="RUNNING")
-            present = self.mlflow.get_run(child.run_id).data.tags
-            for name in (name for name in ENDINGS if name in present):
-                self.mlflow.delete_tag(child.run_id, name)
+            self._forget_ending(child.run_id)
             self.log(child.run_id, tags=tags)
             return child.run_id
         if self.run_id is None:
@@ -238,6 +230,13 @@ class RunTree:
         run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=title)
         self.children[trial.trial_id] = Child(run.info.run_id)
         return str(run.info.run_id)
+
+    def _forget_ending(self, run_id: str) -> Any:
+        """Delete the tags that say how a run ended; return the run as it was."""
+        run = self.mlflow.get_run(run_id)
+        for name in (name for name in ENDINGS if name in run.data.tags):
+            self.mlflow.delete_tag(run_id, name)
+        return run
 
     @_guarded
     def find_trial(self, trial_id: str) -> str | None:

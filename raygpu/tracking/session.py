@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -329,7 +330,10 @@ class SweepSession(Session):
         best_files = [(path, "best") for path in (*kept, *sorted(folder.best.glob("*")))]
         written = kept_files(folder, best["trial_id"])
         best_files += [(written, "best/files")] if written is not None else []
-        metrics |= {"best/score": best["score"], "best/epoch": best["epoch"], **metrics_on_test(summary)}
+        metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
+        if (earlier := ScoreOnTest.read(folder.read_run().get(TEST))) is not None:  # the one that MLflow has
+            metrics |= dict.fromkeys(earlier.metrics, math.nan)
+        metrics |= metrics_on_test(summary)
         tags |= {"raygpu.best_trial": best["trial_id"]}
         if best.get("standard_error") is not None:
             metrics["best/standard_error"] = best["standard_error"]

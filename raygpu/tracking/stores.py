@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from raygpu.errors import TrackingError, cleaned, one_line, redacted
 
 ALLOWED = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql+pymysql://USER@HOST/DATABASE, http(s)://SERVER"
+ALLOWED_FILE = "sqlite:////FOLDER/FILE of a folder without one, and options as in sqlite:///FILE?timeout=60"
 TIMEOUT_S = 20.0
 """Seconds in which a server has to answer: a busy one may take some."""
 VERSION = re.compile(r"\d+\.\d+\S{0,30}")
@@ -72,8 +73,13 @@ def ui_command(uri: str, port: int) -> str:
 
 
 def sqlite_path(uri: str) -> Path:
-    """Return the absolute path of the file in a `sqlite:///FILE` URI. Raises TrackingError if it names none."""
-    name = uri.split("://", 1)[1].split("?", 1)[0].removeprefix("/")
+    """Return the absolute path of the file in a `sqlite:///FILE` URI. Raises TrackingError if it names none, or one
+    with a question mark: SQLAlchemy takes the rest for options."""
+    place, mark, options = uri.split("://", 1)[1].partition("?")
+    name = place.removeprefix("/")
+    if "?" in str(Path(name).absolute()) or (mark and ("=" not in options or "?" in options)):
+        path = Path(uri.split(":///", 1)[-1]).absolute()
+        raise _fault(uri, f"{path} has a '?', at which options begin; allowed: {ALLOWED_FILE}")
     if not name or name == ":memory:":
         raise _fault(uri, "a database in memory is gone when the sweep ends; write sqlite:///FILE")
     if not uri.split("://", 1)[1].startswith("/"):

@@ -246,7 +246,7 @@ class Writer(TrialWrites):
     def _drain(self, tree: RunTree) -> None:
         with self._lock:
             for trial_id, child in tree.children.items():
-                self._pending.known(trial_id, child.last_epoch)
+                self._pending.known(trial_id, child.last_epoch, child.last_ms)
             while self._incoming:
                 write = self._incoming.popleft()
                 try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from raygpu.records.run_directory import RunDirectory
+from raygpu.errors import RaygpuError
+from raygpu.records.run_directory import PROGRESS, RunDirectory
 
 Cause = Literal["clock", "preempted", "told", "stopped"]
 """Why a command was interrupted: the end of the wall time is near; Slurm gives the nodes to another job; Slurm ends the
@@ -88,16 +90,31 @@ def _of_resume(words: Sequence[str]) -> list[str]:
 
 
 def progress_of(folder: Path) -> float:
-    """Return the amount of a run's results so far: epochs of all trials, or of the training."""
+    """Return the amount of a run's results so far: epochs of all trials, or of the training.
+
+    A training may be saved within an epoch. Its steps there count as a part below 1, which rises with their number.
+    """
     directory = RunDirectory(folder)
     try:
         if directory.trials_csv.is_file():
             with directory.trials_csv.open(newline="") as file:
                 return sum(float(row.get("epochs") or 0) for row in csv.DictReader(file))
         summary = directory.read_summary()
-        return float((summary or {}).get("epochs") or 0)
+        return max(float((summary or {}).get("epochs") or 0), _saved(directory))
     except (OSError, ValueError, TypeError, csv.Error):
         return 0.0
+
+
+def _saved(directory: RunDirectory) -> float:
+    """Return the epochs of a training's last checkpoint, and the part of the one within which it was saved; 0 without a
+    checkpoint that can be read."""
+    try:
+        for checkpoint in directory.training_checkpoints()[:1]:
+            saved = json.loads(checkpoint.read(PROGRESS))
+            return float(saved["epoch"] + saved["step"] / (1 + saved["step"]))
+    except (OSError, ValueError, TypeError, KeyError, RaygpuError):
+        pass  # it was being written
+    return 0.0
 
 
 def usage_line(number: str, hours: float, num_nodes: int, gpus: Sequence[str], rgu_hours: float | None) -> str:

@@ -15,7 +15,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records import objectives_csv, population_file, sets_csv, trials_csv
-from raygpu.records.best_trial import add_to_best, command_line, drop_best, write_best
+from raygpu.records.best_trial import add_to_best, command_line, drop_best, drop_description, write_best
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
@@ -243,8 +243,8 @@ def write_files(
     wanted = list(records.by_id) if config.keep == "all" else _winners(records, best) if best else []
     if not records.repetition.is_single:
         sets_csv.write(folder.sets_csv, records.sets())
-    keep_checkpoints(folder, checkpoints, wanted, complete=not summary["interrupted"])
-    if config.command is not None and config.script.folder == "own" and not summary["interrupted"]:
+    keep_checkpoints(folder, checkpoints, wanted, complete=not records.is_short)
+    if config.command is not None and config.script.folder == "own" and not records.is_short:
         _keep_files(folder, records, wanted)
     lines: list[str] = []
     if best is None:
@@ -254,7 +254,12 @@ def write_files(
         if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
             add_to_best(folder, tested.metrics)
         lines += _unlike(folder, best)
-        if isinstance(found.code, Experiment) and found.splits is not None:
+        drop_description(folder)
+        has_model = isinstance(found.code, Experiment) and found.splits is not None
+        # More repeats of an ended sweep may make another set the best one.
+        if has_model and not (folder.checkpoints / best.trial.trial_id).is_dir():
+            lines.append(f"no checkpoint of the best trial, {best.trial.trial_id}, was kept")
+        elif has_model:
             try:
                 _describe_best(folder, found, best, predictions=not config.data.synthetic)
             except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
@@ -301,8 +306,6 @@ def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
 def _describe_best(folder: RunDirectory, found: Problem, best: TrialRecord, *, predictions: bool) -> None:
     """Write `best/architecture.txt` and, if wanted, `best/predictions.csv`, from the best trial's checkpoint."""
     checkpoint = folder.checkpoints / best.trial.trial_id
-    if not checkpoint.is_dir():
-        return
     inputs, targets = (take(part, slice(0, NUM_SAMPLES)) for part in found.validation_of(best.trial))
     if found.code.framework == "torch":
         from raygpu.training.torch.models import predict

@@ -30,6 +30,7 @@ from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
@@ -40,7 +41,7 @@ from raygpu.workflow.summary import best_record, summarize, write_files
 from raygpu.workflow.trial_groups import Grouped
 from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import Prepared
-from raygpu.workflow.winner_score import scored_once, winning_models
+from raygpu.workflow.winner_score import kept_models, scored_once, trained_models
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -216,8 +217,7 @@ class SweepUnderWay:
             arrays_s,
         )
         self._log_incomplete_sets()
-        for record in self.records.front():
-            self.session.writer.tag(record.trial.trial_id, {"raygpu.front": "true"})
+        self._tag_front()
         self.session.writer.finish()  # what waits is delivered while Ray ends
 
     def _score_winner(self, context: SweepContext) -> None:
@@ -227,9 +227,10 @@ class SweepUnderWay:
         best, tested = best_record(self.records), self.found.test
         if self.interrupted or best is None or tested is None:
             return
-        models = winning_models(self.folder, self.records, best, self.checkpoints)
+        trained = trained_models(self.records, best)
+        models = kept_models(self.folder, self.records, trained, self.checkpoints)
         score = partial(score_winner, context, self.decision.plan, tested)
-        found = scored_once(self.folder, tested, models, score, self.console.warn, self.config.folds)
+        found = scored_once(self.folder, tested, models, score, self.console.warn, self.config.folds, trained)
         self.summary[TEST] = found.as_dict() if found is not None else None
         self.stages.end(TEST)
 
@@ -238,6 +239,13 @@ class SweepUnderWay:
         for each in self.records.sets() if not self.records.repetition.is_single else []:
             for record in each.trials if not each.is_complete else []:
                 self.session.writer.metrics(record.trial.trial_id, each.metrics())
+
+    def _tag_front(self) -> None:
+        """Tag the trials' runs of the Pareto front, and those that were on it at the end of an earlier start."""
+        front = {record.trial.trial_id for record in self.records.front()}
+        earlier = {each["trial_id"] for each in (self.folder.read_summary() or {}).get("front", ())}
+        for name in sorted(front | earlier, key=Trial.order):
+            self.session.writer.tag(name, {"raygpu.front": "true" if name in front else "false"})
 
     def _leave(self, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
         """Write the results of an interrupted sweep, and end this process without Ray."""

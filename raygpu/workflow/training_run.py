@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from raygpu.cli.training_view import TrainConsole, checkpoint_line, ending, epoc
 from raygpu.devices import disk
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import ray_files
+from raygpu.errors import TrackingError
 from raygpu.experiment import take
 from raygpu.records import timeline
 from raygpu.records.clock import Stages
@@ -28,7 +29,7 @@ from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
-from raygpu.workflow import registration
+from raygpu.workflow import registration, warm_start
 from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.run_presentation import presentation
 from raygpu.workflow.run_report import write_report_of
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
 READINGS_S = 2.0
 """Seconds between two readings in the timeline."""
-START = "start"
-"""Folder below the checkpoints with the parameters of a warm start."""
+FAILED_S = 10.0
+"""Seconds for which the store may take nothing after a failure before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class PlannedTraining:
     source_folder: Path
     resume: RunDirectory | None
     """The folder of the training that goes on; None of a new one."""
+    warm_start: Path | None
+    """Folder of a checkpoint with the initial parameters of a new training; None for new ones."""
     stages: Stages
     """The command's stages so far."""
 
@@ -88,7 +91,8 @@ class TrainingRun:
         config = prepared.config
         self.prepared, self.config, self.found, self.layout = prepared, config, planned.found, planned.layout
         self.cluster, self.console, self.resuming = cluster, console, planned.resume is not None
-        self.folder = self._ready_folder(planned.resume, planned.source_folder)
+        self.folder = self._ready_folder(planned)
+        self._warm_start = planned.warm_start
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
         self._open_timeline(self.folder.timeline, config.metric)
@@ -112,19 +116,22 @@ class TrainingRun:
         self._known_epochs = timeline.read(path).curves.get(TRAINING, {}).keys()
         self.timeline = Timeline(path, metric)
 
-    def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
+    def _ready_folder(self, planned: PlannedTraining) -> RunDirectory:
+        resume = planned.resume
         disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.warn)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         folder.claim()
         with removed_if_unusable(folder, is_new=resume is None):
             if resume is None:
-                folder.write_config(self.config, source_folder, kind="train")
+                if planned.warm_start is not None:
+                    folder.write_run({warm_start.NOTE: True})
+                folder.write_config(self.config, planned.source_folder, kind="train")
                 if self.layout.global_batch is not None:
                     folder.write_run({"global_batch": self.layout.global_batch})
             self.cluster.require(folder.shared)
         return folder
 
-    def run(self, warm_start: Path | None) -> TrainingOutcome:
+    def run(self) -> TrainingOutcome:
         """Train to the end, or Ctrl-C; delete a training that failed before its first checkpoint."""
         from raygpu.engines.cluster.prometheus import TrainingExporter
         from raygpu.engines.train.production import ProductionRun
@@ -135,7 +142,7 @@ class TrainingRun:
         psutil.cpu_percent()  # the next call tells the use since this one
         console.start(self.history, synthetic=config.data.synthetic)
         try:
-            running = ProductionRun(self._setup(warm_start))
+            running = ProductionRun(self._setup())
             with closing(iter(running)) as all_reports:
                 for reports in all_reports:
                     for report in reports:
@@ -180,13 +187,26 @@ class TrainingRun:
         from raygpu.engines.train.production import TrainingFailed
 
         if isinstance(error, TrainingFailed):
-            (self.folder.path / "error.txt").write_text(error.traceback, "utf-8", "backslashreplace")
+            self.folder.error.write_text(error.traceback, "utf-8", "backslashreplace")
         if not self._can_go_on and not isinstance(error, TrainingFailed):
             self.session.discard()
             self.folder.remove()
         else:
-            self.session.writer.close(0)
+            if isinstance(error, KeyboardInterrupt):
+                self.session.writer.close(0)
+            else:
+                self._end_failed()
             self.folder.publish()
+
+    def _end_failed(self) -> None:
+        """End the run in MLflow as a failed one, which a resume opens again."""
+        session = self.session
+        undelivered = session.writer.close(FAILED_S, self.console.line)
+        with suppress(TrackingError):  # the fault that ended the training is the one to be shown
+            tree = session.writer.ready(0)
+            if tree is not None and session.run_id is not None and not undelivered:
+                tree.patience_s = FAILED_S
+                tree.end_run(session.run_id, "failed")
 
     @property
     def _can_go_on(self) -> bool:
@@ -194,12 +214,12 @@ class TrainingRun:
         saved = self.history.checkpoints > 0 or self.folder.training_checkpoints()  # not yet told of, if Ray has ended
         return self.resuming or bool(saved)
 
-    def _setup(self, warm_start: Path | None) -> ProductionSetup:
+    def _setup(self) -> ProductionSetup:
         from raygpu.engines.train.production import ProductionSetup
 
         return ProductionSetup(
             cluster=self.cluster,
-            task=self._task(warm_start),
+            task=self._task(),
             splits=self.found.splits,
             placing=self.layout.placing,
             folder=self.folder.shared_checkpoints,
@@ -207,14 +227,12 @@ class TrainingRun:
             max_failures=self.config.max_failures,
         )
 
-    def _task(self, warm_start: Path | None) -> Any:
+    def _task(self) -> Any:
         from raygpu.engines.train.rank_group import WorkerTask
 
         config = self.config
         assert config.epochs is not None
-        start = self.folder.shared_checkpoints / START
-        if warm_start is not None:
-            start.upload(warm_start)
+        begun_with = warm_start.taken(self.folder, self._warm_start)
         return WorkerTask(
             source=self.cluster.travelled(self.found.source),
             trial=self.prepared.trial,
@@ -229,7 +247,7 @@ class TrainingRun:
             devices_per_worker=self.layout.placing.devices_per_worker,
             checkpoint_epochs=config.checkpoint.epochs,
             checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
-            warm_start=start.uri if warm_start is not None else None,
+            warm_start=begun_with.uri if begun_with is not None else None,
             run=self.folder.name,
         )
 
@@ -292,14 +310,16 @@ class TrainingRun:
 
     def finish(self, ended: TrainingOutcome) -> Result:
         """Write the summary, keep the model, and end the run in MLflow."""
-        from raygpu.engines.train.worker import best_of
+        from raygpu.engines.train.best_checkpoint import best_of, lost_line
 
         interrupted = ended.interrupted and not self.history.has_ended
         self.stages.end("ray_end")
         disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: interrupted)
         try:
             with fetched(ended.kept) if ended.kept is not None else nullcontext() as checkpoint:
-                self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
+                told, self.history.best = self.history.best, best_of(ended.best) if ended.best is not None else None
+                if told is not None and self.history.best != told:
+                    self.console.warn(lost_line(told, self.history.best))
                 summary = summarize_training(
                     self.config,
                     self.history,
@@ -318,6 +338,7 @@ class TrainingRun:
                     assert checkpoint is not None
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
+                self.folder.error.unlink(missing_ok=True)  # an earlier start's
                 self.timeline.close()
                 self.stages.end("files")
                 self.session.deliver(self.console.line)

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import tempfile
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +22,7 @@ from raygpu.planning.gpu_shares import Node, snap
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records import slurm_job
 from raygpu.records.profile_store import ProfileStore
+from raygpu.records.run_name import automatic_name
 from raygpu.search.command_line import FOLD_PLACEHOLDERS, OWN_PLACEHOLDERS, placeholders
 from raygpu.search.repeats import repeated
 from raygpu.search.samplers import Sampler, sampler
@@ -274,7 +274,7 @@ def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool)
         faults += _folder_faults(config, Path(where["runs_dir"]))
     return config.model_copy(
         update={
-            "name": config.name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}",
+            "name": config.name or automatic_name(Path(where["runs_dir"]), stem),
             "tracking": config.tracking.model_copy(update={"uri": uri}),
             **where,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import Splits, num_samples
@@ -19,22 +19,25 @@ Score = Callable[[Models], Mapping[str, Mapping[str, float]]]
 """Function that returns the metrics of models on the test data, by trial id. Raises RaygpuError."""
 
 
-def winning_models(
-    folder: RunDirectory, records: Records, best: TrialRecord, checkpoints: Mapping[str, str]
+def trained_models(records: Records, best: TrialRecord) -> dict[str, int | None]:
+    """Return the epochs of the winner's models by trial id: of one trial, or of all of its set that its score is of."""
+    trained = [best] if records.repetition.is_single else records.set_of(best.trial.set_id).scored
+    return {record.trial.trial_id: record.score_epoch for record in trained}
+
+
+def kept_models(
+    folder: RunDirectory, records: Records, names: Iterable[str], checkpoints: Mapping[str, str]
 ) -> dict[str, tuple[Trial, str]]:
-    """Return the kept models of the winner: of one trial, or of all repeats and folds of its set that have a score.
+    """Return those of these trials' models that are kept.
 
     checkpoints: URIs by trial id, of this start; those of an earlier start lie in the run's folder.
     """
     models: dict[str, tuple[Trial, str]] = {}
-    for record in sorted(records.by_id.values(), key=lambda record: Trial.order(record.trial.trial_id)):
-        name = record.trial.trial_id
-        if record.trial.set_id != best.trial.set_id or record.score is None or record.diverged:
-            continue
+    for name in names:
         here = [checkpoints[name]] if name in checkpoints else []
         kept = (uri for uri in (*here, (folder.shared_checkpoints / name).uri) if Storage(uri).is_dir())
         if (uri := next(kept, None)) is not None:
-            models[name] = record.trial, uri
+            models[name] = records.by_id[name].trial, uri
     return models
 
 
@@ -45,20 +48,24 @@ def scored_once(
     score: Score,
     say: Callable[[str], None],
     folds: int | None = None,
+    trained: Mapping[str, int | None] | None = None,
 ) -> ScoreOnTest | None:
     """Return the score of the models on the test data: the noted one, if they have been scored before.
 
     folds: see `ScoreOnTest.of`. say: called with a line if they cannot be scored; None is returned then, and a resume
-    tries again.
+    tries again. trained: epochs of the set's models by trial id, of those too whose checkpoints were not kept; None if
+    the models are all there are, and do not change.
     """
+    epochs = {name: trained[name] for name in models} if trained is not None else {}
     earlier = ScoreOnTest.read(folder.read_run().get(TEST))
-    if earlier is not None and models and earlier.covers(tuple(models)):
+    if earlier is not None and models and earlier.covers(models, epochs):
         return earlier
     try:
         if not models:
             raise RaygpuError("no checkpoint of it was kept")
         winners = 1 if earlier is None else earlier.winners + 1
-        found = ScoreOnTest.of(num_samples(tested.validation_targets), score(models), winners, folds)
+        num = num_samples(tested.validation_targets)
+        found = ScoreOnTest.of(num, score(models), winners, folds, epochs, len(trained) if trained else None)
     except Exception as error:  # noqa: BLE001 - no other result of the run depends on it
         again = folder.resumed_by(folder.kind)
         say(f"the best model is not scored on the test data: {one_line(error)}; try again by: {again}")

@@ -13,6 +13,7 @@ from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
+from raygpu.storage import Storage
 
 HOLD = """
 import sys, time
@@ -30,6 +31,16 @@ def test_an_error_that_names_a_file_in_another_encoding_is_written(tmp_path: Pat
     folder = RunDirectory(tmp_path)
     folder.write_failures([record])
     assert (folder.trials / "t0003" / "error.txt").read_text() == "ValueError: cannot decode bild-\\udcfc.png"
+
+
+def test_the_error_of_a_trial_that_has_succeeded_since_is_deleted(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path, Storage(str(tmp_path / "shared")))
+    folder.write_failures([TrialRecord(Trial("t0003", 1, {}), "failed", error="ValueError: at first")])
+    folder.shared_trials.upload(folder.trials)
+    assert (folder.shared_trials / "t0003").has("error.txt")
+    folder.write_failures([TrialRecord(Trial(name, 1, {}), "finished") for name in ("t0002", "t0003")])
+    assert not (folder.trials / "t0003" / "error.txt").exists()
+    assert not (folder.shared_trials / "t0003").has("error.txt")
 
 
 class Bucket:

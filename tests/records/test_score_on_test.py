@@ -45,5 +45,13 @@ def test_it_comes_back_from_a_file_whatever_its_numbers_are() -> None:
 
 
 def test_models_are_known_by_their_trials() -> None:
-    assert THREE.covers(("t0006-3", "t0006-1"))
-    assert not THREE.covers(("t0006-3", "t0007-1"))
+    assert THREE.covers(("t0006-3", "t0006-1", "t0006-2"))
+    assert not THREE.covers(("t0006-3", "t0006-1")), "a mean over others is not theirs"
+    assert not THREE.covers(("t0006-3", "t0006-1", "t0006-2", "t0006-4"))
+
+
+def test_models_are_known_by_their_epochs() -> None:
+    score = ScoreOnTest.of(4, {"t0000": {"loss": 1.0}}, epochs={"t0000": 10})
+    assert ScoreOnTest.read(json.loads(json.dumps(as_json(score.as_dict())))) == score
+    assert score.covers(["t0000"], {"t0000": 10})
+    assert not score.covers(["t0000"], {"t0000": 60})

@@ -89,6 +89,30 @@ def test_a_learning_rate_may_leave_its_range_and_a_constant_is_changed_by_factor
     assert constant == {1e-8 * 1.2, 1e-8 * 0.8}
 
 
+@pytest.mark.parametrize("name", ["weight_decay", "clip_norm", "lr", "momentum"])
+def test_a_whole_number_that_is_a_constant_is_changed_too(name: str) -> None:
+    (parameter,) = parse({name: 1}).parameters
+    found = {explore(random.Random(i), {name: 1}, [parameter], 0.0)[name] for i in range(20)}
+    assert found == {1 if name == "momentum" else 1.2, 0.8}
+
+
+def test_whole_numbers_that_are_drawn_stay_whole() -> None:
+    (parameter,) = parse({"clip_norm": {"randint": [1, 100]}}).parameters
+    found = {explore(random.Random(i), {"clip_norm": 12}, [parameter], 0.0)["clip_norm"] for i in range(20)}
+    assert found == {14, 10}
+
+
+def test_each_of_adams_betas_is_changed_and_stays_below_1() -> None:
+    (parameter,) = parse({"betas": [0.9, 0.99]}).parameters
+    found = [explore(random.Random(i), {"betas": [0.9, 0.99]}, [parameter], 0.5)["betas"] for i in range(40)]
+    assert {round(first, 12) for first, _ in found} == {0.88, 0.92}
+    assert {round(second, 12) for _, second in found} == {0.988, 0.992}
+    betas = [0.0, 0.999]
+    for i in range(1000):
+        betas = explore(random.Random(i), {"betas": betas}, [parameter], 0.0)["betas"]
+        assert all(0 <= beta < 1 for beta in betas)
+
+
 def test_steps_are_kept() -> None:
     parameter = Parameter("lr", "quniform", (0.1, 1.0, 0.1), {})
     found = {explore(random.Random(i), {"lr": 0.5}, [parameter], 0.0)["lr"] for i in range(20)}
@@ -111,6 +135,12 @@ def test_what_changes_without_being_named() -> None:
     ("space", "change", "line"),
     [
         ({"lr": 0.1, "hidden": {"choice": [16, 32]}}, "auto", "draws nothing that may change"),
+        (
+            {"lr": 0.1, "weight_decay": 0},
+            "weight_decay",
+            "weight_decay is 0 in every trial, from which no factor leads",
+        ),
+        ({"lr": 0.1, "betas": "small"}, "betas", "betas is 'small' in every trial"),
         ({"lr": {"uniform": [0.1, 1.0]}}, "momentum", "read 'momentum', which \\[space\\] does not have"),
     ],
 )

@@ -87,6 +87,30 @@ def test_every_algorithm_tries_a_value_on_the_steps_and_none_another(
     assert first.hyperparameters["x"] == tried
 
 
+@pytest.mark.parametrize("algorithm", ["random", "tpe"])
+@pytest.mark.parametrize("kind", ["quniform", "qloguniform"])
+def test_steps_of_whole_numbers_give_whole_numbers_as_they_draw(algorithm: str, kind: str) -> None:
+    space = {"x": {kind: [16, 64, 16]}}
+    values = {"experiment": "a:b", "trials": 2, "metric": "loss", "start": [{"x": 32}], "space": space}
+    config = SweepConfig.model_validate(values | {"search": {"algorithm": algorithm}})
+    search = sampler(config, parse(space, algorithm))
+    for _ in range(2):
+        trial = search.next()
+        assert trial is not None
+        assert isinstance(trial.hyperparameters["x"], int)
+
+
+@pytest.mark.parametrize("options", [[1, True], [1, 1.0], [1.0, 1], [0, False]])
+@pytest.mark.parametrize("algorithm", ["random", "tpe"])
+def test_of_equal_options_the_one_of_the_values_own_type_is_tried(algorithm: str, options: list[Any]) -> None:
+    space = {"x": {"choice": options}, "y": {"uniform": [0, 1]}}
+    values = {"experiment": "a:b", "trials": 2, "metric": "loss", "start": [{"x": options[1]}], "space": space}
+    config = SweepConfig.model_validate(values | {"search": {"algorithm": algorithm}})
+    first = sampler(config, parse(space, algorithm)).next()
+    assert first is not None
+    assert repr(first.hyperparameters["x"]) == repr(options[1])
+
+
 def test_more_sets_than_trials_are_refused() -> None:
     with pytest.raises(BadInput, match="start: read 2 sets; trials = 1"):
         starting_points(SPACE, [{"n": 1}, {"n": 2}], 1)

@@ -134,11 +134,27 @@ def test_a_sweep_is_resumed_with_its_trials(tree: RunTree) -> None:
         "t0001": (ids[1], 1),
         "t0002": (ids[2], 0),
     }
-    assert run(again, tree.run_id).info.status == "RUNNING"
+    resumed = run(again, tree.run_id)
+    assert resumed.info.status == "RUNNING"
+    assert not {"raygpu.stopped", "raygpu.status"} & set(resumed.data.tags)
     assert start_trial(again, trial(0)) == ids[0]
     going = run(again, ids[0])
     assert going.info.status == "RUNNING"
     assert "raygpu.stopped" not in going.data.tags
+    again.end_run(tree.run_id, "finished")
+    ended = run(again, tree.run_id)
+    assert (ended.info.status, ended.data.tags["raygpu.status"]) == ("FINISHED", "finished")
+    assert "raygpu.stopped" not in ended.data.tags
+
+
+def test_the_last_results_count_even_if_the_clock_was_set_back(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tree.run_id
+    tree.end_run(tree.run_id, "finished", {"best/score": 0.5, "test/loss": 0.2})
+    again = RunTree.open(tree.uri, "digits")
+    monkeypatch.setattr("raygpu.tracking.runs._now_ms", lambda: 1_000_000)
+    again.resume_run(tree.run_id)
+    again.end_run(tree.run_id, "finished", {"best/score": 0.4, "test/loss": 0.1})
+    assert run(again, tree.run_id).data.metrics == {"best/score": 0.4, "test/loss": 0.1}
 
 
 def test_of_two_runs_of_one_trial_the_one_that_got_further_stays(tree: RunTree) -> None:

@@ -80,6 +80,17 @@ def test_the_driver_is_one_that_is_installed(monkeypatch: pytest.MonkeyPatch) ->
         with_driver("postgresql://h/d")
 
 
+def test_a_path_with_a_question_mark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri in (f"sqlite:///{tmp_path}/a?b/mlflow.db", f"sqlite:///{tmp_path}/a?b=c/d?timeout=60"):
+        with pytest.raises(TrackingError, match=r"/a\?b.* has a '\?', at which options begin"):
+            check(uri)
+    (tmp_path / "a?b").mkdir()
+    monkeypatch.chdir(tmp_path / "a?b")
+    with pytest.raises(TrackingError, match=r"; /.*/a\?b/runs/mlflow.db has a '\?'"):
+        check("sqlite:///runs/mlflow.db")
+    check(f"sqlite:///{tmp_path}/mlflow.db?timeout=60")
+
+
 def test_a_new_sqlite_file_is_fine_and_checking_creates_nothing(tmp_path: Path) -> None:
     check(f"sqlite:///{tmp_path}/a/b/mlflow.db")
     assert list(tmp_path.iterdir()) == []

@@ -100,6 +100,29 @@ def test_after_a_resume_only_new_epochs_are_logged(tree: RunTree, tmp_path: Path
     assert losses(again, children(again)["t0000"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
+def test_the_last_of_a_trials_results_counts_even_if_the_clock_was_set_back(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(tree: RunTree, now_s: float, scores: list[float], rgu_hours: float) -> dict[str, float]:
+        """Write a trial's results at this time; return the metrics that MLflow shows."""
+        monkeypatch.setattr(
+            "raygpu.tracking.writer.time", SimpleNamespace(time=lambda: now_s, monotonic=time.monotonic)
+        )
+        writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+        writer.begin(trial(0))
+        for score in scores:
+            writer.metrics("t0000", {"set/score": score})
+        writer.end(TrialRecord(trial(0), "finished", rgu_hours=rgu_hours))
+        assert writer.close(120) == 0
+        return dict(children(tree)["t0000"].data.metrics)
+
+    assert write(tree, 2_000_000.0, [0.9, 0.5], 2.0) == {"set/score": 0.5, "rgu_hours": 2.0}
+    assert tree.run_id
+    again = RunTree.open(tree.uri, "digits")
+    again.resume_run(tree.run_id)
+    assert write(again, 1_000_000.0, [0.7, 0.3], 1.0) == {"set/score": 0.3, "rgu_hours": 1.0}
+
+
 def test_a_store_that_cannot_be_opened_is_told_by_ready(tmp_path: Path) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
     writer = Writer(lambda: RunTree.open(uri, "digits"), tmp_path / "spool.jsonl")

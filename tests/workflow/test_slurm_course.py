@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from raygpu.records.run_directory import PROGRESS, TRAINING, RunDirectory
 from raygpu.workflow.slurm_course import Cause, course, progress_of, usage_line, words_to_run
 
 
@@ -64,6 +66,23 @@ def test_progress_is_counted_in_epochs(tmp_path: Path) -> None:
     assert progress_of(tmp_path) == 0
     (tmp_path / "trials.csv").write_text("id,epochs\nt0,3\nt1,\nt2,4\n")
     assert progress_of(tmp_path) == 7
+
+
+def test_steps_within_an_epoch_are_progress(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+    folder.write_summary({"epochs": 2})
+    found = [progress_of(tmp_path)]
+    for step in (0, 5, 800):
+        checkpoint = folder.checkpoints / TRAINING / f"checkpoint_2026-11-22_10-15-{step:03d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / PROGRESS).write_text(json.dumps({"epoch": 2, "step": step}))
+        found.append(progress_of(tmp_path))
+    assert found[:2] == [2.0, 2.0]
+    assert found[1] < found[2] < found[3] < 3
+    (checkpoint / PROGRESS).write_text(json.dumps({"epoch": 3, "step": 0}))  # a start that was killed before its end
+    assert progress_of(tmp_path) == 3.0
+    (checkpoint / PROGRESS).unlink()
+    assert progress_of(tmp_path) == 2.0
 
 
 def test_the_line_on_what_was_used() -> None:

@@ -3,11 +3,25 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from torch import nn
 
+from raygpu import Splits, TorchExperiment
+from raygpu.config import SweepConfig
 from raygpu.records.json_files import as_json
-from raygpu.workflow.summary import plain
+from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trial_records import Records
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import Status, TrialRecord
+from raygpu.search.trials import Trial
+from raygpu.storage import Storage
+from raygpu.workflow.summary import plain, write_files
+from raygpu.workflow.user_code import Problem
 
 
 @pytest.mark.parametrize("value", [1, 0.5, "relu", True, [64, 32], {"a": 1}, None])
@@ -25,3 +39,51 @@ def test_a_summary_is_valid_json_whatever_is_in_it() -> None:
     summary = {"wall_s": math.inf, "plan": {"rates": [1.0, math.nan]}, "best": None, "name": "x"}
     found = json.loads(json.dumps(as_json(summary), allow_nan=False))
     assert found == {"wall_s": None, "plan": {"rates": [1.0, None]}, "best": None, "name": "x"}
+
+
+class Plain(TorchExperiment):
+    def data(self) -> Splits:
+        return Splits.of(np.zeros((8, 2), np.float32), np.arange(8) % 2, validation=0.5)
+
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Linear(2, 2)
+
+
+def recorded(num_trials: int, **statuses: Status) -> Records:
+    found = Records(num_trials, Scoring("accuracy", maximize=True), [], 1)
+    for place, (name, status) in enumerate(statuses.items()):
+        found.by_id[name] = TrialRecord(Trial(name, 0, {}), status, score=float(place))
+    return found
+
+
+def written(folder: RunDirectory, records: Records, checkpoints: dict[str, str]) -> list[str]:
+    config = SweepConfig(experiment="a:B", metric="accuracy", trials=4, epochs=1, space={"lr": 0.1})
+    found = cast(Any, SimpleNamespace(code=Plain(), splits=Plain().data()))
+    summary = {"interrupted": records.count("interrupted")}
+    return write_files(folder, config, cast(Problem, found), records, checkpoints, summary)
+
+
+@pytest.mark.parametrize(
+    ("num_trials", "last", "stay"), [(2, "finished", 0), (2, "interrupted", 2), (3, "finished", 2)]
+)
+def test_the_checkpoints_that_trials_go_on_from_stay_until_no_trial_is_left(
+    tmp_path: Path, num_trials: int, last: Status, stay: int
+) -> None:
+    records = recorded(num_trials, t0000="finished", t0001=last)
+    records.out_of_time = True  # it does not count as interrupted then
+    tune = {name: tmp_path / "tune" / name for name in records.by_id}
+    for path in tune.values():
+        path.mkdir(parents=True)
+    written(RunDirectory.create(tmp_path, "sweep"), records, {name: str(path) for name, path in tune.items()})
+    assert len([path for path in tune.values() if path.is_dir()]) == stay
+
+
+def test_a_best_trial_without_a_checkpoint_is_told_and_not_described_by_an_earlier_ones_files(tmp_path: Path) -> None:
+    folder = RunDirectory(RunDirectory.create(tmp_path, "sweep").path, Storage(str(tmp_path / "shared")))
+    folder.best.mkdir()
+    (folder.best / "predictions.csv").write_text("of an earlier best trial")
+    folder.publish()
+    (line,) = written(folder, recorded(1, t0001="finished"), {})
+    assert line == "no checkpoint of the best trial, t0001, was kept"
+    assert not folder.best.exists()
+    assert not (folder.shared / "best").is_dir()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 from raygpu.experiment import Splits
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
+from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
-from raygpu.workflow.winner_score import Models, scored_once, winning_models
+from raygpu.workflow.winner_score import Models, kept_models, scored_once, trained_models
 
 X = np.zeros((3, 1), np.float32)
 TESTED = Splits(X, X, X, X)
@@ -62,6 +64,30 @@ def test_another_winner_after_a_resume_is_scored_and_says_that_the_data_was_used
     assert score.calls == [["t0006"], ["t0008-1", "t0008-2"]]
 
 
+def test_a_winner_that_was_trained_on_is_scored_again(folder: RunDirectory) -> None:
+    score = Scorer()
+    scored_once(folder, TESTED, models("t0006"), score, print, trained={"t0006": 10})
+    for _ in range(2):
+        found = scored_once(folder, TESTED, models("t0006"), score, print, trained={"t0006": 60})
+    assert score.calls == [["t0006"], ["t0006"]]
+    assert found is not None
+    assert (found.epochs, found.winners) == ({"t0006": 60}, 2)
+
+
+def test_the_score_of_a_part_of_a_sets_models_says_so(folder: RunDirectory) -> None:
+    trained = {"t0008-1": 1, "t0008-2": 1, "t0008-3": 1}
+    found = scored_once(folder, TESTED, models("t0008-3"), Scorer(), print, trained=trained)
+    assert found is not None
+    assert found.line("accuracy") == (
+        "test accuracy 1 (1 of the set's 3 models: no checkpoints of the others were kept; of 3 samples never used by"
+        " the search)"
+    )
+    assert found.fact("accuracy") == ("test accuracy", "1 (1 of the set's 3 models)")
+    whole = scored_once(folder, TESTED, models(*trained), Scorer(), print, trained=trained)
+    assert whole is not None
+    assert "the mean of 3 models" in whole.line("accuracy")
+
+
 @pytest.mark.parametrize("error", [ValueError("no loss"), KeyboardInterrupt()])
 def test_what_goes_wrong_costs_a_line_and_a_resume_tries_again(folder: RunDirectory, error: BaseException) -> None:
     score, lines = Scorer(error), list[str]()
@@ -80,7 +106,7 @@ def test_without_a_checkpoint_nothing_is_scored(folder: RunDirectory) -> None:
 
 
 def recorded(records: list[TrialRecord]) -> Records:
-    made = Records(len(records), Scoring("accuracy", maximize=True), [], 1)
+    made = Records(len(records), Scoring("accuracy", maximize=True), [], 1, repetition=Repetition(repeats=5))
     made.by_id.update({record.trial.trial_id: record for record in records})
     return made
 
@@ -93,7 +119,7 @@ def test_the_models_of_a_winner_are_those_of_its_set_that_have_a_score_and_a_che
 
     best = record("t0001-2", 0.9)
     others = [
-        record("t0001-1", 0.8), record("t0001-3", -1.0, diverged=True), record("t0001-4", None),
+        record("t0001-1", 0.8), record("t0001-3", -math.inf, diverged=True), record("t0001-4", None),
         record("t0001-5", 0.7), record("t0002-1", 0.8),
     ]  # fmt: skip
     here = {name: tmp_path / "tune" / name for name in ("t0001-2", "t0001-3", "t0001-4", "t0002-1")}
@@ -101,7 +127,10 @@ def test_the_models_of_a_winner_are_those_of_its_set_that_have_a_score_and_a_che
         path.mkdir(parents=True)
     (folder.checkpoints / "t0001-1").mkdir(parents=True)  # kept at the end of an earlier start
     uris = {name: str(path) for name, path in here.items()} | {"t0001-1": str(tmp_path / "gone")}
-    found = winning_models(folder, recorded([best, *others]), best, uris)
+    records = recorded([best, *others])
+    trained = trained_models(records, best)
+    assert list(trained) == ["t0001-1", "t0001-2", "t0001-5"]
+    found = kept_models(folder, records, trained, uris)
     assert {name: Path(uri).parent.name for name, (_, uri) in found.items()} == {
         "t0001-1": "checkpoints",
         "t0001-2": "tune",

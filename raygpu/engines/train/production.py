@@ -21,6 +21,7 @@ from raygpu.engines.cluster import preload, ray_files
 from raygpu.engines.cluster.cluster import Cluster, head_answers, require_head
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.engines.train import run_state
+from raygpu.engines.train.best_checkpoint import BestCheckpoint
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.train_private_api import with_own_controller
 from raygpu.engines.train.worker import train
@@ -37,9 +38,6 @@ END_S = 10.0
 """Seconds to wait for the end of a training that was given up."""
 MOST_STOPS = 10
 """Largest number of times that a full disk may stop a training between two checkpoints."""
-BEST = "best"
-WHOLE = "whole"
-"""Empty file that marks a completely copied checkpoint."""
 A_DAY_S = 86_400
 """Seconds that a rank waits for another one, as during its evaluation; the death of that rank ends the wait at once."""
 
@@ -71,43 +69,21 @@ class TrainingOutcome:
 
 
 class KeepBest(ray.train.UserCallback):
-    """Callback in Ray Train's controller that copies its state, and the best checkpoint so far: Ray Train keeps the
-    last ones alone."""
+    """Callback in Ray Train's controller that copies its state, and the best checkpoint so far."""
 
-    def __init__(self, folder: Storage) -> None:
-        self.folder = folder
+    def __init__(self, checkpoints: Storage) -> None:
+        self.checkpoints = checkpoints
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         """Copy the reported checkpoint to the folder of the best one, if rank 0 reports it as the best so far."""
         if checkpoint is None:
             return
-        here = self.folder.parent.path
+        here = self.checkpoints.path
         if here is not None:
             disk.patiently([here], lambda: run_state.back_up(here / TRAINING))
         if metrics[0]["is_best"]:
-            disk.patiently([here] if here is not None else [], lambda: self._replace(checkpoint.path))
-
-    def _replace(self, path: str) -> None:
-        """Copy the checkpoint at this path to the folder; may be called again after it failed."""
-        part = _part(self.folder)
-        part.remove()
-        self.folder.beside(path).copy_to(part)
-        part.write(WHOLE, b"")
-        self.folder.remove()
-        part.move_to(self.folder)
-        self.folder.discard(WHOLE)
-
-
-def _part(folder: Storage) -> Storage:
-    """Return the folder of the next best checkpoint, valid once it is WHOLE: moves in object storage take time."""
-    return folder.parent / f".{folder.name}"
-
-
-def _best(folder: Storage) -> Storage | None:
-    part = _part(folder)
-    if part.has(WHOLE):
-        return part
-    return folder if folder.is_dir() else None
+            replace = BestCheckpoint(self.checkpoints).replace
+            disk.patiently([here] if here is not None else [], lambda: replace(checkpoint.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +181,7 @@ class ProductionRun:
         if error is None:
             checkpoint = fitting.result().checkpoint
             last = setup.folder.beside(checkpoint.path) if checkpoint else None
-            self.ended = TrainingOutcome(last, _best(setup.folder / BEST), interrupted)
+            self.ended = TrainingOutcome(last, BestCheckpoint(setup.folder).kept, interrupted)
         elif not self._is_by_space(error) or self._stops_by_space >= MOST_STOPS:
             line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
             raise TrainingFailed(line, str(error))
@@ -246,7 +222,12 @@ def _trainer(setup: ProductionSetup, mailbox: Any) -> Any:
     trainer, options = _trainer_class(setup.task.source.kind, placing.backend, local=setup.cluster.local)
     return with_own_controller(trainer, local=setup.cluster.local)(
         setup.work,
-        train_loop_config={"task": setup.task, "mailbox": mailbox, "splits": ray.put(setup.splits)},
+        train_loop_config={
+            "task": setup.task,
+            "mailbox": mailbox,
+            "splits": ray.put(setup.splits),
+            "best": BestCheckpoint(setup.folder),
+        },
         scaling_config=ray.train.ScalingConfig(
             num_workers=placing.workers,
             use_gpu=True,
@@ -258,7 +239,7 @@ def _trainer(setup: ProductionSetup, mailbox: Any) -> Any:
             storage_filesystem=file_system,
             failure_config=ray.train.FailureConfig(max_failures=setup.max_failures),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=setup.keep),
-            callbacks=[KeepBest(setup.folder / BEST)],
+            callbacks=[KeepBest(setup.folder)],
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
         ),
         **options,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,10 +29,12 @@ from raygpu.training.distributed.function_rank import FunctionRank
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 
-LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
-"""Phrases in the message of an error that a rank raises because another rank is lost."""
 LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
-"""Types of such errors, by name: of torch.distributed, and of TensorFlow."""
+"""Types of errors that a rank raises because another rank is lost, by name: of torch.distributed, and of TensorFlow."""
+LOST_PEER = re.compile(r"\b(gloo|NCCL|ProcessGroup\w*|Connection (closed|reset) by peer|Collective ops)\b")
+"""Words in the messages of other such errors."""
+MAY_BE_LOST_PEER = {"RuntimeError", "ConnectionError", "OpError"}
+"""Types of these, by name: torch's, Python's and TensorFlow's. A user's own error may name a path with such a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,9 @@ def _is_lost_peer(error: BaseException) -> bool:
     if ray.train.get_context().get_world_size() == 1:
         return False  # a function may use these libraries by itself
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
+    if kinds & LOST_PEER_ERRORS:
+        return True
+    return bool(kinds & MAY_BE_LOST_PEER) and LOST_PEER.search(str(error)) is not None
 
 
 def _ranks(task: WorkerTask, settings: Settings) -> Any:

@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import ray
 from ray._common.retry import call_with_retry
+from ray._private import state
 from ray._raylet import RAY_NODE_ID_KEY  # type: ignore[attr-defined]
 from ray.train.v2._internal import constants
-from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks import DatasetsCallback, placement_group_callback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import AWS_RETRYABLE_TOKENS
 from ray.train.v2._internal.execution.context import get_train_context
-from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.controller import TrainController, placement_group_cleaner
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import worker_group
 
@@ -71,6 +72,32 @@ class LocalPolicy(FixedScalingPolicy):
     def _cancel_resource_request(self) -> None: ...
 
 
+class OwnCleaner(placement_group_cleaner.PlacementGroupCleaner):
+    """Ray Train's actor that deletes the workers' placement group when the controller has died.
+
+    Ray Train's own asks the dashboard whether the controller is alive. A Ray without a dashboard names an address all
+    the same: another Ray's dashboard may answer there, which does not know the controller, and a healthy training ends.
+    """
+
+    def _monitor_loop(self) -> None:
+        placement_group_cleaner.is_actor_alive = is_alive
+        super()._monitor_loop()
+
+
+def is_alive(actor_id: str, timeout: int) -> bool:
+    """Return whether an actor of this process's Ray is alive, by that Ray's own table of actors."""
+    return state.actors(actor_id).get("State") not in (None, "DEAD")
+
+
+class OwnCleanerCallback(PlacementGroupCleanerCallback):
+    """Ray Train's callback that starts the cleaner, in the controller."""
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Called in the controller, before there are workers."""
+        placement_group_callback.PlacementGroupCleaner = OwnCleaner
+        super().after_controller_start(train_run_context)
+
+
 def with_own_controller(trainer: type, *, local: bool) -> type:
     """Return a class of Ray Train's trainers whose training can be ended at any moment, and that starts fewer actors.
 
@@ -80,7 +107,7 @@ def with_own_controller(trainer: type, *, local: bool) -> type:
     be a process that Ray has started already, as the workers of `LocalPolicy`.
     local: whether Ray is the command's own, or that of this machine's service.
     """
-    left_out = (DatasetsCallback, PlacementGroupCleanerCallback) if local else (DatasetsCallback,)
+    left_out = (DatasetsCallback, PlacementGroupCleanerCallback)
 
     class WithOwnController(trainer):
         """Ray Train's trainer. Its `fit` is called in a thread, and `end` by others."""
@@ -97,29 +124,20 @@ def with_own_controller(trainer: type, *, local: bool) -> type:
             return True
 
         def _create_default_callbacks(self) -> list[Any]:
-            return [each for each in super()._create_default_callbacks() if not isinstance(each, left_out)]
+            kept = [each for each in super()._create_default_callbacks() if not isinstance(each, left_out)]
+            return kept if local else [*kept, OwnCleanerCallback()]
 
         def _initialize_and_run_controller(self, **settings: Any) -> Any:
             """As Ray Train's own, which keeps the handle for itself."""
             if local:
                 settings["scaling_policy"] = LocalPolicy(self.scaling_config)
-            context = ray.get_runtime_context()
             started = ray.remote(TrainController).options(
                 num_cpus=0,
-                label_selector={RAY_NODE_ID_KEY: context.get_node_id()},
-                runtime_env={"env_vars": {} if local else _variables(context.gcs_address)},
+                label_selector={RAY_NODE_ID_KEY: ray.get_runtime_context().get_node_id()},
+                runtime_env={"env_vars": {} if local else constants.get_env_vars_to_propagate()},
             )
             self.controller = started.remote(**settings)
             ray.get(self.controller.run.remote())
             return ray.get(self.controller.get_result.remote())
 
     return WithOwnController
-
-
-def _variables(address: str) -> dict[str, str]:
-    """Return the variables of a controller on a cluster: Ray Train's own, and the address of its Ray.
-
-    A controller's PlacementGroupCleaner asks without an address whether the controller is alive. Where several Rays run
-    on one machine it may ask another one, which does not know the controller, and ends a healthy training's workers.
-    """
-    return {**constants.get_env_vars_to_propagate(), "RAY_ADDRESS": address}

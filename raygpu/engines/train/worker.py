@@ -16,6 +16,8 @@ from typing import Any
 import ray
 import ray.train
 
+from raygpu.devices import disk
+from raygpu.engines.train.best_checkpoint import PROGRESS, BestCheckpoint, lost_line
 from raygpu.engines.train.checkpoint_writer import CheckpointWriter
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.train_private_api import upload_in_daemon_threads
@@ -28,8 +30,6 @@ from raygpu.records.training_progress import Best, ControlRequest, Progress, Res
 from raygpu.storage import Storage
 from raygpu.training.base import ProductionTraining
 
-PROGRESS = "progress.json"
-"""File of a checkpoint with the training's progress and its best score."""
 NOTE_S = 1.0
 
 
@@ -56,23 +56,24 @@ class _Requests:
 def train(config: dict[str, Any]) -> None:
     """Run one worker of Ray Train.
 
-    config: "task", a WorkerTask; "mailbox", a Mailbox's handle; "splits", a reference to the data. An error of the
-    user's code is reported to the mailbox before it is raised; the next try of Ray Train then returns at once.
+    config: "task", a WorkerTask; "mailbox", a Mailbox's handle; "splits", a reference to the data; "best", a
+    BestCheckpoint. An error of the user's code is reported to the mailbox before it is raised; the next try of Ray
+    Train then returns at once.
     """
     upload_in_daemon_threads()
     mailbox = config["mailbox"]
     if ray.get(mailbox.failed.remote()):
         return  # Ray Train tries again after any error; one of the user's code would come again
     with failures_reported(mailbox):
-        _train(config["task"], mailbox, ray.get(config["splits"]))
+        _train(config["task"], mailbox, ray.get(config["splits"]), config["best"])
 
 
-def _train(task: WorkerTask, mailbox: Any, splits: Splits | None) -> None:
+def _train(task: WorkerTask, mailbox: Any, splits: Splits | None, best: BestCheckpoint) -> None:
     group, requests = RankGroup(task, mailbox), _Requests(_asking(task, mailbox), task.checkpoint_s)
     training = _begun(group, task, splits, requests)
     keeper = _Keeper(task, group, training)
     try:
-        keeper.go_on()
+        keeper.go_on(best)
         group.report_start(training, keeper.restored)
         if keeper.restored is None or not keeper.restored.ended:
             _train_to_the_end(group, keeper, requests)
@@ -143,7 +144,7 @@ class _Keeper:
         self.restored: Restored | None = None
         """History before the checkpoint that the training goes on from; None without a checkpoint."""
 
-    def go_on(self) -> None:
+    def go_on(self, best: BestCheckpoint) -> None:
         """Restore the latest checkpoint, if there is one; else load a trial's parameters for a warm start."""
         checkpoint = ray.train.get_checkpoint()
         if checkpoint is not None:
@@ -153,11 +154,25 @@ class _Keeper:
                 self.score, self.metrics = kept["score"], kept.get("metrics", {})
                 if kept["best"] is not None:
                     self.best = Best(kept["best"], kept.get("best_epoch", kept["epoch"]))
+                    self._recover(best, checkpoint.path if kept.get("is_best") else None)
                 ended = kept.get("ended", False) or kept["epoch"] >= self.task.epochs
                 self.restored = Restored(kept["epoch"], self.metrics, self.best, ended)
         elif self.task.warm_start is not None:
             with fetched(Storage(self.task.warm_start)) as path:
                 self.training.load_parameters(path)
+
+    def _recover(self, best: BestCheckpoint, uncopied: str | None) -> None:
+        """Make sure that the best score is one whose checkpoint is kept.
+
+        uncopied: path of the restored checkpoint if it was reported as the best one; its copy may be missing.
+        """
+        if self.best is None or self._group.ranks.rank != 0:
+            return
+        noted, maximize, here = self.best, self.task.scoring.maximize, best.checkpoints.path
+        disks = [here] if here is not None else []
+        self.best = disk.patiently(disks, lambda: best.recovered(noted, uncopied, maximize=maximize))
+        if self.best is None or self.best.epoch < noted.epoch:
+            self.training.notes.append(lost_line(noted, self.best))
 
     def due(self, progress: Progress) -> bool:
         """Return whether a checkpoint is due: at the end of some epochs, or on request. The same on all ranks."""
@@ -197,9 +212,3 @@ class _Keeper:
             return False
         self.best = Best(score, epoch)
         return True
-
-
-def best_of(checkpoint: Path) -> Best:
-    """Read the score and the epoch of a checkpoint that was kept as the best one."""
-    kept = json.loads((checkpoint / PROGRESS).read_text())
-    return Best(kept["score"], kept["epoch"])

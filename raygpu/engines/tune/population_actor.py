@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from raygpu.engines.cluster import preload
 from raygpu.engines.cluster.pinned import pinned
@@ -92,7 +92,7 @@ class PopulationActor:
 
 
 class PopulationClient:
-    """The population as a worker sees it. Raises PopulationLost if its actor is gone."""
+    """The population as a worker sees it. Raises PopulationLost if its actor is gone, and the errors of its code."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -100,6 +100,8 @@ class PopulationClient:
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
             return ray.get(getattr(self._actor, method).remote(*arguments))
+        except RayTaskError:
+            raise
         except RayError as error:
             raise PopulationLost("the actor of the population was lost") from error
 

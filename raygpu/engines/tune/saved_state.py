@@ -117,5 +117,6 @@ def _advice(files: list[str]) -> str:
 
 def moved(checkpoint: str, tune_folder: Storage) -> str:
     """Return the URI of a checkpoint in Tune's folder of a run as it is now: the run may have been copied or moved."""
-    _, is_inside, place = checkpoint.partition("?")[0].rpartition(f"/{tune_folder.name}/")
+    base, _ = Storage(checkpoint).parts()
+    _, is_inside, place = base.rpartition(f"/{tune_folder.name}/")
     return (tune_folder / place).uri if is_inside else checkpoint

@@ -137,7 +137,7 @@ class ArraySearcher(Searcher):
         arrays = array_members(groups, self.plan.arrays.slots, self.plan.members)
         requests = [ArrayRequest(names, fused=True) for names in arrays]
         alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
-        return [*requests, *(ArrayRequest((name,), fused=False) for name in sorted(alone))]
+        return [*requests, *(ArrayRequest((name,), fused=False) for name in sorted(alone, key=Trial.order))]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Report the scores of ended members to the sampler, and request the remaining members again."""

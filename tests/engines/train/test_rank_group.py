@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raygpu.engines.train import rank_group
-from raygpu.engines.train.rank_group import _placed, failures_reported
+from raygpu.engines.train.rank_group import _is_lost_peer, _placed, failures_reported
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,30 @@ def test_what_the_user_s_code_raises_is_told_an_exit_too(monkeypatch: pytest.Mon
     with pytest.raises(type(error)), failures_reported(mailbox):
         raise error
     assert [failed.error.splitlines()[-1] for failed in told] == [f"{type(error).__name__}: too long"]
+
+
+CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5120"
+UnavailableError = type("UnavailableError", (Exception,), {})
+OpError = type("OpError", (Exception,), {})
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (RuntimeError(CLOSED), True),
+        (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:3356, remote process exited"), True),
+        (ConnectionResetError(104, "Connection reset by peer"), True),
+        (UnavailableError("failed to connect to all addresses"), True),
+        (OpError("Collective ops is aborted by: Socket closed"), True),
+        (ValueError("no such table in /data/igloo/points.csv"), False),
+        (RuntimeError("no such table in /data/igloo/points.csv"), False),
+        (FileNotFoundError(2, "No such file or directory", "/data/gloo/points.csv"), False),
+        (ValueError("read NCCL; allowed: gloo"), False),
+    ],
+)
+def test_an_error_of_the_user_s_code_is_no_lost_peer(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, is_lost: bool
+) -> None:
+    context = SimpleNamespace(get_world_size=lambda: 2)
+    monkeypatch.setattr(rank_group.ray.train, "get_context", lambda: context)
+    assert _is_lost_peer(error) == is_lost

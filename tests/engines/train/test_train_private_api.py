@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import time
 from dataclasses import fields
 
 import pytest
+import ray
 from ray.train import ScalingConfig
-from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks import DatasetsCallback, placement_group_callback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.context import TrainContext
 from ray.train.v2._internal.execution.controller import placement_group_cleaner
@@ -17,16 +19,48 @@ from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy, 
 from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from raygpu.engines.train.train_private_api import LocalPolicy, _variables, with_own_controller
+from raygpu.engines.train.train_private_api import (
+    LocalPolicy,
+    OwnCleaner,
+    OwnCleanerCallback,
+    is_alive,
+    with_own_controller,
+)
 
 
-def test_a_controller_on_a_cluster_gets_the_address_of_its_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And Ray Train's variables; its cleaner still asks without an address."""
-    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
-    found = _variables("127.0.0.1:1")
-    assert found["RAY_ADDRESS"] == "127.0.0.1:1"
-    assert found["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] == "7"
-    assert "address" not in inspect.getsource(placement_group_cleaner.PlacementGroupCleaner)
+def test_a_cleaner_asks_its_own_ray_and_not_a_dashboard(ray_address: str) -> None:
+    """This Ray has none; the one of another Ray may answer in its place."""
+    ray.init(ray_address, namespace="cleaner")
+    try:
+        group = ray.util.placement_group([{"CPU": 1}])
+        controller = ray.remote(num_cpus=0)(type("Controller", (), {})).remote()
+        ray.get(controller.__ray_ready__.remote())
+        cleaner = ray.remote(num_cpus=0)(OwnCleaner).remote(controller._actor_id.hex(), 0.1, 1.0, 1.0)
+        ray.get([cleaner.register_placement_group.remote(group), cleaner.start_monitoring.remote()])
+        time.sleep(1.0)
+        assert ray.util.placement_group_table(group)["state"] == "CREATED"
+        ray.kill(controller)
+        deadline = time.monotonic() + 30
+        while ray.util.placement_group_table(group)["state"] != "REMOVED":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert not is_alive("f" * len(controller._actor_id.hex()), 1)
+    finally:
+        ray.shutdown()
+
+
+def test_the_cleaner_is_raygpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement_group_callback, "PlacementGroupCleaner", placement_group_cleaner)
+    monkeypatch.setattr(PlacementGroupCleanerCallback, "after_controller_start", lambda *_: None)
+    OwnCleanerCallback().after_controller_start(None)
+    assert placement_group_callback.PlacementGroupCleaner is OwnCleaner
+    assert "ray.remote(num_cpus=0)(PlacementGroupCleaner)" in inspect.getsource(placement_group_callback)
+    monkeypatch.setattr(placement_group_cleaner, "is_actor_alive", None)
+    cleaner = OwnCleaner("an id", 0.0, 1.0, 1.0)
+    cleaner._stop_event.set()
+    cleaner._monitor_loop()
+    assert placement_group_cleaner.is_actor_alive is is_alive
+    assert "alive = is_actor_alive(" in inspect.getsource(placement_group_cleaner.PlacementGroupCleaner._monitor_loop)
 
 
 def test_workers_of_a_local_training_get_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +79,8 @@ def test_a_controller_starts_no_actor_without_work(local: bool, cleans: bool) ->
     kept = [type(each) for each in own(print)._create_default_callbacks()]
     every = [type(each) for each in DataParallelTrainer(print)._create_default_callbacks()]
     assert {DatasetsCallback, PlacementGroupCleanerCallback} < set(every)
-    assert set(every) - set(kept) == {DatasetsCallback} | (set() if cleans else {PlacementGroupCleanerCallback})
+    assert set(every) - set(kept) == {DatasetsCallback, PlacementGroupCleanerCallback}
+    assert set(kept) - set(every) == ({OwnCleanerCallback} if cleans else set())
 
 
 def test_no_autoscaler_is_asked() -> None:

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError, RayTaskError
 
 from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune import population_actor as module
-from raygpu.engines.tune.population_actor import PATIENCE_S, PopulationActor
+from raygpu.engines.tune.population_actor import PATIENCE_S, PopulationActor, PopulationClient, PopulationLost
 from raygpu.engines.tune.population_start import all_at_once
 from raygpu.search.population import MemberScores, Population, Reached
 from raygpu.search.space import parse
@@ -79,6 +80,19 @@ def test_a_restored_population_learns_anew_whether_its_trials_train_at_once() ->
     actor = PopulationActor(population(together=False))
     actor.restore(population(together=True))
     assert not actor.state().together
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_error_of_the_actors_own_code_is_none_of_a_lost_one(is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = RayTaskError("exchange", "Traceback ...", TypeError("a list")).as_instanceof_cause()
+
+    def get(_: Any) -> None:
+        raise RayActorError() if is_lost else own
+
+    monkeypatch.setattr(module.ray, "get", get)
+    actor: Any = SimpleNamespace(exchange=SimpleNamespace(remote=lambda *_: None))
+    with pytest.raises(PopulationLost if is_lost else TypeError):
+        PopulationClient(actor).exchange(2, [], [], 1.0)
 
 
 def test_trials_train_at_once_if_there_are_places_for_all() -> None:

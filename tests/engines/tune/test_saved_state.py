@@ -181,7 +181,7 @@ def test_a_state_that_cannot_be_read_for_another_reason_is_refused(
 @pytest.mark.parametrize("place", ["t0000_1/checkpoint_000001", "t0000_1/checkpoint_000001/members/t0000"])
 def test_a_checkpoint_is_found_in_a_folder_that_was_moved(place: str, tmp_path: Path) -> None:
     tune_folder = RunDirectory(tmp_path / "b").tune
-    for earlier in (tmp_path / "tune" / "a", tmp_path / "b"):
+    for earlier in (tmp_path / "tune" / "a", tmp_path / "b", tmp_path / "what?" / "a"):
         assert saved_state.moved((RunDirectory(earlier).tune / place).uri, tune_folder) == (tune_folder / place).uri
     elsewhere = Storage.at(str(tmp_path / "scratch/t0000-1")).uri
     assert saved_state.moved(elsewhere, tune_folder) == elsewhere

@@ -75,6 +75,27 @@ def test_nothing_fails() -> None:
     assert outcome(5, set()) == [(5, True)]
 
 
+class AllAlone(TorchGrouper):
+    """No trial can be fused."""
+
+    def __init__(self) -> None:
+        pass
+
+    def groups(self, trials: Any) -> list[Group]:
+        return [Group(Signature(()), list(trials), reason="none can")] if trials else []
+
+
+def test_trials_alone_come_in_the_order_of_the_search() -> None:
+    trials = [Trial(Trial.name(i), i, {}) for i in (9999, 10000, 10001)]
+    one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 3)
+    shares = RetryShares(one_gpu, lambda trial: Signature(()))
+    context = sweep_context(Records(3, Scoring("accuracy", True), [], 1))
+    live = LiveSweep(context, shares, AllAlone(), None)
+    searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
+    assert searcher.suggest("tune-0")["trial_ids"] == ["t9999"]
+    assert [request.trial_ids for request in searcher.waiting] == [("t10000",), ("t10001",)]
+
+
 class Told:
     """A sampler of three trials that notes the scores that it is told."""
 

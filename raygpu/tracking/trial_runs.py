@@ -1,0 +1,34 @@
+"""Runs that a resumed sweep finds in MLflow: how far they got, and until when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A trial's run in MLflow."""
+
+    run_id: str
+    last_epoch: int = 0
+    """Last epoch whose metrics are logged; 0 for none."""
+    last_ms: int = 0
+    """Time of the last metric that is of no epoch, in milliseconds since 1970; 0 for none."""
+
+    @classmethod
+    def of(cls, run: Any) -> Child:
+        """Return what MLflow has of a trial's run."""
+        return cls(run.info.run_id, max((metric.step for metric in _metrics(run)), default=0), last_ms(run))
+
+
+def last_ms(run: Any) -> int:
+    """Return the time of a run's last metric at step 0, where those lie that are of no epoch; 0 without one.
+
+    Of several values of one step, MLflow takes the latest for the last one, so that a new value has to be later.
+    """
+    return max((metric.timestamp for metric in _metrics(run) if metric.step == 0), default=0)
+
+
+def _metrics(run: Any) -> Any:
+    return run.data.to_proto().metrics

@@ -1,0 +1,95 @@
+"""A worker that goes on from a checkpoint, after its process was killed at any moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray.train
+
+from raygpu.engines.train import worker
+from raygpu.engines.train.best_checkpoint import BestCheckpoint
+from raygpu.records.training_progress import Best
+from raygpu.search.scoring import Scoring
+from raygpu.storage import Storage
+
+
+def checkpoint(folder: Path, epoch: int, score: float, best: tuple[float, int] | None, **more: Any) -> Path:
+    """A checkpoint after an epoch with this score, as a worker writes it; the best one if `best` is its own."""
+    folder.mkdir(parents=True)
+    told = {"epoch": epoch, "step": 0, "score": score, "is_best": best == (score, epoch)}
+    noted = {"best": None} if best is None else {"best": best[0], "best_epoch": best[1]}
+    (folder / "progress.json").write_text(json.dumps({**told, **noted, "metrics": {"loss": score}, **more}))
+    (folder / "state").write_text(f"epoch {epoch}")
+    return folder
+
+
+class Resumed:
+    """A worker that goes on in a folder of checkpoints, with one rank and no training."""
+
+    def __init__(self, checkpoints: Path, last: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ray.train, "get_checkpoint", lambda: ray.train.Checkpoint.from_directory(last))
+        context = SimpleNamespace(get_storage=lambda: SimpleNamespace(storage_fs_path=str(checkpoints)))
+        monkeypatch.setattr(ray.train, "get_context", lambda: context)
+        training = SimpleNamespace(load=lambda folder: None, notes=[])
+        task = SimpleNamespace(epochs=6, warm_start=None, scoring=Scoring("loss", False))
+        group = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None)
+        keeper = worker._Keeper(task, group, training)  # type: ignore[arg-type]
+        keeper.go_on(BestCheckpoint(Storage(str(checkpoints))))
+        self.notes: list[str] = training.notes
+        self.best = keeper.best
+        assert keeper.restored is not None
+        assert keeper.restored.best == keeper.best
+
+
+def kept(checkpoints: Path) -> str | None:
+    found = BestCheckpoint(Storage(str(checkpoints))).kept
+    return None if found is None else found.read("state").decode()
+
+
+def test_a_copy_of_the_best_checkpoint_that_was_cut_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path / "best", 1, 3.0, (3.0, 1))
+    last = checkpoint(tmp_path / "training" / "checkpoint_2", 2, 1.0, (1.0, 2))
+    (tmp_path / ".best").mkdir()
+    (tmp_path / ".best" / "progress.json").write_text("{")
+    resumed = Resumed(tmp_path, last, monkeypatch)
+    assert (resumed.best, resumed.notes) == (Best(1.0, 2), [])
+    assert kept(tmp_path) == "epoch 2"
+    assert not (tmp_path / ".best").exists()
+
+
+def test_the_first_best_checkpoint_is_copied_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = checkpoint(tmp_path / "training" / "checkpoint_1", 1, 3.0, (3.0, 1))
+    assert Resumed(tmp_path, last, monkeypatch).best == Best(3.0, 1)
+    assert kept(tmp_path) == "epoch 1"
+
+
+def test_a_copy_that_is_whole_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that was not yet moved to its place."""
+    last = checkpoint(tmp_path / "training" / "checkpoint_2", 2, 1.0, (1.0, 2))
+    checkpoint(tmp_path / "best", 1, 3.0, (3.0, 1))
+    (checkpoint(tmp_path / ".best", 2, 1.0, (1.0, 2)) / "whole").touch()
+    (tmp_path / ".best" / "state").write_text("copied before")
+    resumed = Resumed(tmp_path, last, monkeypatch)
+    assert (resumed.best, resumed.notes) == (Best(1.0, 2), [])
+    assert kept(tmp_path) == "copied before"
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_best_score_without_a_checkpoint_is_forgotten_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    """The last checkpoint, of the middle of the next epoch, is not the best one's state."""
+    last = checkpoint(tmp_path / "training" / "checkpoint_3", 2, 1.0, (1.0, 2), is_best=False, step=7)
+    if is_kept:
+        checkpoint(tmp_path / "best", 1, 3.0, (3.0, 1))
+    resumed = Resumed(tmp_path, last, monkeypatch)
+    assert resumed.best == (Best(3.0, 1) if is_kept else None)
+    instead = "the one of epoch 1 is kept, score 3" if is_kept else "no other is kept"
+    assert resumed.notes == [f"the checkpoint of the best epoch, 2, score 1, is lost; {instead}"]
+    assert kept(tmp_path) == ("epoch 1" if is_kept else None)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import SweepConfig
+from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST, ScoreOnTest
+from raygpu.tracking.session import SweepSession
+
+
+def test_a_score_on_the_test_data_does_not_stay_beside_another_winner(tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "sweep")
+    values = {"experiment": "a:B", "metric": "accuracy", "trials": 1, "epochs": 1, "space": {"lr": 0.1}}
+    session = SweepSession(SweepConfig.model_validate(values), folder, None)
+    counts = dict.fromkeys(("completed", "diverged", "stopped_early", "failed"), 0)
+    summary: dict[str, Any] = {**counts, "score": "last", "best": {"trial_id": "t0001", "score": 0.9, "epoch": 1}}
+    assert "test/loss" not in session._ending(summary, interrupted=False).metrics
+    earlier = ScoreOnTest.of(4, {"t0000": {"loss": 0.5}}).as_dict()
+    folder.write_run({TEST: earlier})
+    assert math.isnan(session._ending(summary, interrupted=False).metrics["test/loss"])
+    summary[TEST] = ScoreOnTest.of(4, {"t0001": {"loss": 0.3}}).as_dict()
+    assert session._ending(summary, interrupted=False).metrics["test/loss"] == 0.3
