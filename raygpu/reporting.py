@@ -21,6 +21,8 @@ from weakref import WeakKeyDictionary
 # A sweep tells a script through these where its reports and checkpoints go.
 REPORT_VARIABLE = "RAYGPU_REPORT"
 CHECKPOINT_VARIABLE = "RAYGPU_CHECKPOINT"
+EPOCH_VARIABLE = "RAYGPU_EPOCH"
+"""Variable with the number of reports of earlier starts of a script, with which this start goes on."""
 CHECKPOINT_FILE = "state.pickle"
 
 
@@ -40,8 +42,8 @@ class Channel(Protocol):
 _thread = threading.local()
 _num_reports = 0
 """Number of reports of this process, if it is a script's."""
-_went_on_from = 0
-"""Epoch of the checkpoint that this script's process has loaded; 0 without one."""
+_went_on_from: int | None = None
+"""Epoch of the checkpoint that this script's process has loaded before its first report; None without one."""
 _channel: Channel | None = None
 _ended: WeakKeyDictionary[threading.Thread, Channel] = WeakKeyDictionary()
 """Channels of earlier trials, by threads that these have started and that may outlive them."""
@@ -162,7 +164,8 @@ class _Script:
     def checkpoint(self, state: Any) -> None:
         """Write the state into the folder, with the number of its epoch if this process counts them."""
         kept = Kept.load(self.folder)
-        epoch = _went_on_from + _num_reports + 1 if _num_reports else 0
+        earlier = int(os.environ.get(EPOCH_VARIABLE, "0")) if _went_on_from is None else _went_on_from
+        epoch = earlier + _num_reports + 1 if _num_reports else 0
         Kept(epoch, pickle.dumps(state), kept.number + 1 if kept else 1).dump(self.folder)
 
     def load(self) -> Any | None:
@@ -171,7 +174,8 @@ class _Script:
         kept = Kept.load(self.folder)
         if kept is None:
             return None
-        _went_on_from = kept.epoch
+        if kept.epoch and not _num_reports:  # a later load goes back to a state, and the number of reports does not
+            _went_on_from = kept.epoch
         return pickle.loads(kept.state)
 
 

@@ -18,6 +18,7 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import (
     Arrays,
     Experiment,
+    Hyperparameters,
     MissingHyperparameter,
     Splits,
     reads_later,
@@ -28,8 +29,10 @@ from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
-from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts, part_sizes
+from raygpu.training.distributed.micro_batch_check import inexact_metrics
 from raygpu.training.folds import Folds
+from raygpu.training.torch.experiment import overrides
+from raygpu.workflow.cut_batches import cut_batch_lines, ends_of
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
 from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread, used_by_raygpu
@@ -124,19 +127,9 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     splits, notes = _tried(prepared, source, code, load_data(config, source, code))
     folds = folds_of(config, splits)
     searched = part_of(config, splits, _largest(prepared.space)) if folds is None else folds.split(0)
-    lines = [*notes, *cut_lines(splits, searched, folds), *_part_lines(prepared, source, code, searched)]
+    lines = [*notes, *cut_lines(splits, searched, folds), *cut_batch_lines(prepared, source, code, searched)]
     lines += _metric_lines(prepared, source, code, searched)
     return Problem(source, code, searched, lines, folds, splits.for_test())
-
-
-def _part_lines(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
-    """Return lines on what changes where `micro_batch_size` cuts batches. Raises BadInput for a loss that cannot be
-    cut."""
-    if source.kind != "torch":
-        return []
-    values = next((each for each in _first_draws(prepared) if len(part_sizes(each, splits)) > 1), None)
-    lines = [] if values is None else lines_of_parts(source, code, values, splits)
-    return [f"batches in parts of micro_batch_size: {line}" for line in lines]
 
 
 def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
@@ -151,7 +144,7 @@ def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: 
 
 def _largest(space: Space) -> dict[str, Any]:
     """Return the largest batch size of a search space as a hyper-parameter; nothing if it has none."""
-    ends = [end for parameter in space.parameters if parameter.name == "batch_size" for end in parameter.ends()]
+    ends = ends_of(space, "batch_size")
     return {"batch_size": max(ends)} if ends else {}
 
 
@@ -270,6 +263,7 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
+    _require_clip_norm_alone(config, source, code)
     metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
     _require_kept_score(step, metric, registers=config.registered_name is not None)
     values = config.hyperparameters
@@ -301,6 +295,24 @@ def _require_changes(config: TrainConfig, source: Source, code: Any) -> None:
     traced = sorted({name for change in config.changes for name in change} - {"epoch", "lr"})
     if source.kind == "keras" and traced:
         raise BadInput(f"changes: {traced[0]} cannot change in a Keras training, whose steps are traced; lr can")
+
+
+def _require_clip_norm_alone(config: TrainConfig, source: Source, code: Experiment) -> None:
+    """Raise BadInput for changes that an optimizer of the experiment's own does not take: all but that of
+    `clip_norm`."""
+    names = sorted({name for change in config.changes for name in change} - {"epoch", "clip_norm"})
+    if source.kind != "torch" or not names or not overrides(code, "optimizer"):
+        return
+    from raygpu.training.torch.models import initial_model
+
+    hp = Hyperparameters.of(config.hyperparameters)
+    with contextlib.chdir(source.folder), random_state_kept():
+        made = code.optimizer(initial_model(code, hp, seed=0), hp)  # type: ignore[attr-defined]
+    if made is not None:
+        raise BadInput(
+            f"changes: {names[0]} cannot change, as {source.name} has an optimizer() of its own, whose numbers raygpu"
+            " does not change; clip_norm can, and scheduler() may change the learning rate"
+        )
 
 
 def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapping[str, Any]) -> FirstStep:

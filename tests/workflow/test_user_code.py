@@ -1,18 +1,23 @@
-"""The user's experiment, loaded and tried: notes that depend on the machine's GPUs."""
+"""The user's experiment, loaded and tried: notes that depend on the machine's GPUs, and changes that cannot be."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from experiments.digits import Cnn, Mlp
-from raygpu.config import SweepConfig
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.config.source import Source
-from raygpu.workflow.user_code import FULL_PRECISION, find, problem, tried_step
-from raygpu.workflow.validation import prepare
+from raygpu.errors import BadInput
+from raygpu.workflow.user_code import FULL_PRECISION, find, problem, training_problem, tried_step
+from raygpu.workflow.validation import prepare, prepare_train
 from tests.fakes.nvml import FakeNvml
+from tests.models import few
 
 SHAPES: dict[Any, dict[str, Any]] = {Mlp: {"hidden": 8}, Cnn: {"blocks": 1, "channels": 2, "channels2": 2}}
 
@@ -52,3 +57,46 @@ def test_a_sweep_tells_it_too(card: Any, tmp_path: Path) -> None:
     )
     prepared = prepare(config, "cnn")
     assert FULL_PRECISION in problem(prepared, *find(prepared.config, Path.cwd())).notes
+
+
+class Small(Mlp):
+    """A linear model of few samples."""
+
+    def data(self) -> Any:
+        return few(300, 20)
+
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Linear(64, 10)
+
+
+class OwnOptimizer(Small):
+    def optimizer(self, model: nn.Module, hp: Any) -> Any:
+        return torch.optim.RMSprop(model.parameters(), lr=0.01) if hp.get("rule") == "rmsprop" else None
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"lr": 0.0}, r"^changes: lr cannot change, as tests/.*:OwnOptimizer has an optimizer\(\) of its own, .*"),
+        ({"clip_norm": 0.5, "weight_decay": 0.1}, "^changes: weight_decay cannot change, "),
+        ({"clip_norm": 0.5}, None),
+    ],
+    ids=str,
+)
+def test_changes_that_an_optimizer_of_its_own_does_not_take(
+    change: Any, line: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeNvml([]).install(monkeypatch)
+
+    def loaded(hp: Any) -> None:
+        """Load a production training with the change from its second epoch on."""
+        config = TrainConfig.model_validate(
+            {"experiment": "tests/workflow/test_user_code.py:OwnOptimizer", "epochs": 4, "metric": "loss"}
+            | {"hyperparameters": hp, "changes": [{"epoch": 2, **change}], "runs_dir": str(tmp_path)}
+        )
+        prepared = prepare_train(config, "changing")
+        training_problem(prepared, *find(prepared.config, Path.cwd()))
+
+    loaded({"lr": 0.1, "rule": "none"})
+    with pytest.raises(BadInput, match=line) if line is not None else nullcontext():
+        loaded({"rule": "rmsprop"})

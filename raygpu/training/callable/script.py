@@ -19,7 +19,7 @@ from pathlib import Path
 
 from raygpu.config.sections import ScriptSection
 from raygpu.records import scratch
-from raygpu.reporting import CHECKPOINT_FILE, CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
+from raygpu.reporting import CHECKPOINT_FILE, CHECKPOINT_VARIABLE, EPOCH_VARIABLE, REPORT_VARIABLE, Kept
 from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, thread_environment
@@ -28,6 +28,8 @@ from raygpu.training.callable.printed_metrics import LONGEST_QUOTE, PrintedMetri
 from raygpu.training.callable.working_folder import WorkingFolder
 
 OUTPUT_FILE = "output.txt"
+UNREAD_FILE = "reports.json"
+"""Reports of a fast script up to its saved state, beside it, that nothing has read before it was saved."""
 LONGEST_LINE = 64 * 1024
 """Largest number of bytes of a line from which metrics are read."""
 SOURCE_VARIABLE = "RAYGPU_SOURCE_FOLDER"
@@ -62,8 +64,12 @@ class ScriptTraining:
         self._goes_on = False
         self._printed = PrintedMetrics(script.metrics)
         self._reports: deque[dict[str, float]] = deque()
+        self._earlier: deque[dict[str, float]] = deque()
+        """Reports of an earlier start, up to its state, that have not been read."""
         self._marks: list[tuple[int, int]] = []
         """File of the last checkpoint when each report was read."""
+        self._fault: ValueError | None = None
+        """Fault of the output that was read while a state was saved, to be raised at the next report."""
         self._is_behind = False
         """Whether several reports have been read at once, so that it is not known when each one was made."""
         self._first = 1
@@ -82,9 +88,12 @@ class ScriptTraining:
         metric; ValueError if an expression finds text that is no number."""
         if self.epochs is not None and self.epoch >= self.epochs:
             return None
+        if self._earlier:
+            self.epoch += 1
+            return EpochResult(self.epoch, self._earlier.popleft())
         if not self._wait():
             return None
-        self.epoch += 1
+        self.epoch = max(self.epoch + 1, self._first)
         metrics = self._reports.popleft()
         if self.epoch == self.epochs:
             self._wait()  # what comes after the last report, as saving a model, belongs to it; one more is too many
@@ -95,6 +104,8 @@ class ScriptTraining:
         than 0."""
         process = self._process or self._start()
         while not self._reports:
+            if self._fault is not None:
+                raise self._fault
             if not self._read(timeout_s=0.2) and process.poll() is not None and not self._read(timeout_s=0):
                 self._take_rest()
                 if process.returncode:
@@ -113,7 +124,7 @@ class ScriptTraining:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *words],
             cwd=cwd,
-            env=self._environment,
+            env=self._environment | {EPOCH_VARIABLE: str(self._first - 1)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if self._printed.expressions else self._output,
@@ -234,10 +245,27 @@ class ScriptTraining:
             _signal_group(self._process.pid, signal.SIGCONT)
 
     def save(self, folder: Path) -> None:
-        """Write the state of the script's last `raygpu.checkpoint`, if there is one."""
+        """Write the state of the script's last `raygpu.checkpoint`, if there is one, and the reports up to it that have
+        not been read."""
+        self._take_in()
         kept = self._kept()
-        if kept is not None:
-            kept.dump(folder)
+        if kept is None:
+            return
+        if kept.epoch > self.epoch + len(self._reports):  # it has come meanwhile
+            self._take_in()
+        kept.dump(folder)
+        unread = [*self._earlier, *self._reports][: max(0, kept.epoch - self.epoch)]
+        if unread:
+            (folder / UNREAD_FILE).write_text(json.dumps({"epoch": self.epoch, "reports": unread}))
+        else:
+            (folder / UNREAD_FILE).unlink(missing_ok=True)
+
+    def _take_in(self) -> None:
+        """Take in the output that is in the pipes, which hold no more than one reading."""
+        try:
+            self._read(timeout_s=0)
+        except ValueError as error:
+            self._fault = error
 
     def _kept(self) -> Kept | None:
         """Return the state of the last checkpoint, with its epoch: that of a script that prints its metrics is the one
@@ -276,6 +304,9 @@ class ScriptTraining:
         if kept is not None:
             self.epoch, self._first = kept.epoch, kept.epoch + 1
             kept.dump(self._checkpoints)
+            if (file := folder / UNREAD_FILE).is_file():
+                unread = json.loads(file.read_text())
+                self.epoch, self._earlier = unread["epoch"], deque(unread["reports"])
 
     def close(self) -> None:
         """End the script and its processes: SIGTERM, and SIGKILL for those left after `supervisor.GRACE_S` seconds."""

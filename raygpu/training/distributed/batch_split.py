@@ -69,7 +69,7 @@ def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_
     if whole > samples_per_epoch:
         lines.append(f"a batch is all {samples_per_epoch} training samples of an epoch, not {whole}")
         whole = samples_per_epoch
-    growth = whole / settings.batch_size
+    growth = whole / min(settings.batch_size, samples_per_epoch)  # as a trial's batch is
     factor = {"none": 1.0, "linear": growth, "sqrt": growth**0.5}[config.lr_scaling]
     warmup = config.warmup_epochs
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:

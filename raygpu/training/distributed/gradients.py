@@ -82,8 +82,8 @@ class _Bucket:
         self.work = dist.all_reduce(self.flat, async_op=True)
 
     @torch.no_grad()
-    def end(self, divisor: torch.Tensor | None) -> None:
-        """Wait for the sum, divide it, and make it the parameters' gradient."""
+    def end(self, divisor: torch.Tensor | None, *, copies: bool) -> None:
+        """Wait for the sum, divide it, and make it the parameters' gradient. copies: see `GradientSum`."""
         self.work.wait()
         self.work = None
         used_elsewhere = self.marks.tolist() if self.unused else []  # waits for the device
@@ -94,14 +94,16 @@ class _Bucket:
                 parameter.grad = None
                 continue
             gradient = torch.view_as_complex(view) if parameter.is_complex() else view
-            parameter.grad = gradient.to(parameter.dtype)
+            parameter.grad = gradient.to(parameter.dtype, copy=copies)
 
 
 class GradientSum:
     """Sums the gradients of all ranks. All ranks make the same calls."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, *, copies: bool = False) -> None:
+        """copies: whether each gradient has memory of its own, which takes as much again; otherwise it lies in that of
+        the sum, which the next step overwrites."""
+        self._ranks, self._copies = ranks, copies
         self._buckets = _buckets(parameters)
         self._order = list(range(len(self._buckets)))
         """Order in which the buckets are summed: on every rank the same."""
@@ -142,7 +144,7 @@ class GradientSum:
     def end(self, divisor: torch.Tensor | None = None) -> None:
         """Wait for the sums, and leave them, divided by `divisor`, as the parameters' gradients."""
         for place in self._order:
-            self._buckets[place].end(divisor)
+            self._buckets[place].end(divisor, copies=self._copies)
         if self._is_first:
             self._settle()
 

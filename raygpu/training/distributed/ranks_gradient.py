@@ -11,20 +11,35 @@ from torch import nn
 
 from raygpu.training.distributed.gradients import GradientSum
 from raygpu.training.distributed.ranks import Ranks
+from raygpu.training.torch.experiment_optimizer import AnyOptimizer
+from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.step_gradient import Kind, StepGradient
+
+
+def keeps_gradients(optimizer: AnyOptimizer) -> bool:
+    """Return whether an optimizer may keep a gradient of a step without a copy: any but raygpu's and torch's own."""
+    if isinstance(optimizer, SeveralOptimizers):
+        return any(keeps_gradients(each) for each in optimizer._by_name.values())
+    return isinstance(optimizer, OwnOptimizer) and not type(optimizer._optimizer).__module__.startswith("torch.optim.")
 
 
 class RanksGradient(StepGradient):
     """Computes the gradient of a step whose batch is split over ranks. All ranks make the same calls."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, device: torch.device) -> None:
-        self._ranks = ranks
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], ranks: Ranks, device: torch.device, *, copies: bool = False
+    ) -> None:
+        """copies: see `GradientSum`."""
+        self._ranks, self._copies = ranks, copies
         self._work: Any = None
         """The sum of `_parts` over ranks, under way."""
         super().__init__(parameters, device)
 
     def _make_sum(self) -> Any:
-        return GradientSum(self._parameters, self._ranks) if self._ranks.world > 1 else None
+        if self._ranks.world == 1:
+            return None
+        return GradientSum(self._parameters, self._ranks, copies=self._copies)
 
     def _told(self, kind: Kind, is_fraction: bool) -> list[tuple[Kind, bool]]:
         return self._ranks.gather([(kind, is_fraction)])

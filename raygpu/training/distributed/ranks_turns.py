@@ -25,6 +25,7 @@ class RanksTurnGradient(TurnGradient):
     """Computes the gradient of each turn as that of the whole batch. All ranks make the same calls.
 
     stopwatch: stands still while this rank waits for the others. replicas: of the ranks' models; None of one rank.
+    copies: see `GradientSum`.
     """
 
     def __init__(
@@ -35,11 +36,14 @@ class RanksTurnGradient(TurnGradient):
         stopwatch: Stopwatch,
         take_unfrozen: Callable[[], Sequence[Any]],
         replicas: Replicas | None,
+        *,
+        copies: bool = False,
     ) -> None:
         super().__init__(take_unfrozen)
         self._ranks, self._device, self._stopwatch, self._replicas = ranks, device, stopwatch, replicas
         self._gradients = {
-            name: RanksGradient(parameters, ranks, device) for name, parameters in optimizer.parameters_by_name.items()
+            name: RanksGradient(parameters, ranks, device, copies=copies)
+            for name, parameters in optimizer.parameters_by_name.items()
         }
         self._own, self._share = 1, 1.0
         self._batch: tuple[int, ...] = ()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.training.distributed.buffer_broadcast import BufferBroadcast
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.gradients import broadcast_initial_state
+from raygpu.training.distributed.joint_batch_norm import join_batch_norm
 from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.rank_generators import drawn_alike, generators, seed_rank, set_generators
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
-from raygpu.training.distributed.ranks_gradient import RanksGradient
+from raygpu.training.distributed.ranks_gradient import RanksGradient, keeps_gradients
 from raygpu.training.distributed.ranks_turns import THAWED, RanksTurnGradient
 from raygpu.training.distributed.replicas import Replicas
 from raygpu.training.distributed.stopwatch import SinceExchange, Stopwatch
@@ -90,7 +91,6 @@ class TorchParallel(ParallelTraining):
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
-        self._gradient: RanksGradient | RanksTurnGradient = self._step_gradient()
         if parallel.accumulate > 1 and has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
         if parallel.compile:
@@ -105,34 +105,36 @@ class TorchParallel(ParallelTraining):
 
     def _spread(self, model: nn.Module) -> None:
         broadcast_initial_state(model, self.ranks)
-        self._join_batch_norm(model)
+        self._join_batch_norm()
         self._moving = BufferBroadcast(self.solo.model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
         self._replicas = Replicas(self.solo.model, self.ranks, self._moving)
 
-    def _join_batch_norm(self, model: nn.Module) -> None:
-        # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
-        if has_batch_norm(model):
-            if self.solo.device.type == "cuda":
-                self.solo.model = _synchronized(model)
-            else:
-                self.notes.append(
-                    "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
-                )
+    def _join_batch_norm(self) -> None:
+        self.solo.model, lines = join_batch_norm(self.solo.model, self.solo.device)
+        self.notes += lines
+
+    @cached_property
+    def _gradient(self) -> RanksGradient | RanksTurnGradient:
+        """The gradient of a step, made with the optimizer at the first one: after a warm start, since an experiment's
+        own may keep a copy of the parameters from its making on."""
+        return self._step_gradient()
 
     def _step_gradient(self) -> RanksGradient | RanksTurnGradient:
         solo = self.solo
+        copies = keeps_gradients(solo.optimizer)
         if not isinstance(solo.optimizer, SeveralOptimizers):
-            return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device)
+            return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device, copies=copies)
         if self.parallel.accumulate > 1:
             raise ValueError("accumulate: several optimizers take turns with whole batches; leave it out")
         return RanksTurnGradient(
-            solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen, self._replicas
+            solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen, self._replicas, copies=copies
         )
 
     # An epoch
 
     def _begin_epoch(self) -> None:
         solo, epoch = self.solo, self.epoch + 1
+        _ = self._gradient  # before the epoch's random numbers, which differ between ranks
         seed_rank(solo.seed, epoch, self.ranks.rank)
         self._set_order()
         self._begin_losses()
@@ -192,6 +194,7 @@ class TorchParallel(ParallelTraining):
         for number, size in enumerate(sizes):
             with gradient.set_aside():
                 loss = self._loss()
+            self._take_unfrozen()
             self._losses.add(loss, size)
             gradient.add(solo.loss_scale.scaled_part(loss), size, last=number == len(sizes) - 1)
         self._stopwatch.pause()
@@ -199,8 +202,6 @@ class TorchParallel(ParallelTraining):
         if self._moving is not None:
             self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
-        if solo.take_unfrozen() and self.ranks.world > 1:
-            raise ValueError(THAWED)
         self._unscale()
         measured = square is not None and gradient.has_square
         norm = self._clip() if solo.optimizer.settings.clip_norm is not None or measured else None
@@ -241,6 +242,11 @@ class TorchParallel(ParallelTraining):
         inputs, targets = next(self._batches)
         with solo.autocast(), nullcontext() if self._replicas is None else self._replicas.watched():
             return training_loss(solo.experiment, solo.model, inputs, targets, solo.hp)
+
+    def _take_unfrozen(self) -> None:
+        """Take in what the training step has unfrozen. Raises ValueError for that with several ranks."""
+        if self.solo.take_unfrozen() and self.ranks.world > 1:
+            raise ValueError(THAWED)
 
     def _unscale(self) -> None:
         """Divide the whole gradient by the loss scale, in fp16."""
@@ -385,15 +391,6 @@ class TorchParallel(ParallelTraining):
 
     def close(self) -> None:
         """Remove the hooks and free memory."""
-        self._gradient.close()
-        del self._gradient
+        if (gradient := vars(self).pop("_gradient", None)) is not None:
+            gradient.close()
         self.solo.close()
-
-
-def _synchronized(model: nn.Module) -> nn.Module:
-    """Convert BatchNorm to one over all ranks' samples; subclasses of torch's layers stay as they are."""
-    if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    for name, child in model.named_children():
-        setattr(model, name, _synchronized(child))
-    return model

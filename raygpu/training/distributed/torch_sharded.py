@@ -77,7 +77,7 @@ class TorchSharded(TorchParallel):
     def _spread(self, model: nn.Module) -> None:
         require_shardable(model)
         broadcast_initial_state(model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
-        self._join_batch_norm(model)
+        self._join_batch_norm()
         self._shards = Shards(self.solo.model, self.ranks, self.solo.device)
         self._moving = BufferBroadcast(self.solo.model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
         vars(self.solo)["optimizer"] = self._optimizer()  # in the place of the one that it would make
@@ -116,6 +116,9 @@ class TorchSharded(TorchParallel):
             raise RuntimeError(OUTSIDE)
         return loss
 
+    def _take_unfrozen(self) -> None:
+        self._shards.require_kept_freezing()
+
     def _unscale(self) -> None:
         loss_scale = self.solo.loss_scale
         if loss_scale.enabled:
@@ -134,6 +137,11 @@ class TorchSharded(TorchParallel):
         self._shards.reshard()
         self._shards.lockstep.check("the end of an evaluation")
         return found if self.ranks.rank == 0 else {}
+
+    def load_parameters(self, folder: Path) -> None:
+        """Begin with a trial's parameters: a warm start. The optimizer is made again, by the parameters' new values."""
+        super().load_parameters(folder)
+        vars(self.solo)["optimizer"] = self._optimizer()
 
     def states(self) -> dict[str, Any]:
         """Return the state dicts with whole tensors on rank 0, and without tensors on the others."""

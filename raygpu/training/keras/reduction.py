@@ -26,6 +26,8 @@ class Loss:
         """Convert a result of `loss`; traced. cast: function that converts out of half precision."""
         is_mean = isinstance(value, Mean)
         total = cast(tf.convert_to_tensor(value.total if isinstance(value, Mean | Sum) else value))
+        if is_mean and (not total.dtype.is_floating or total.dtype.size < 4):
+            total = tf.cast(total, tf.float64)  # whose weight may have a fraction, or be large
         if total.shape.rank and total.shape.num_elements() != 1:
             raise ValueError(f"a loss or metric has shape {tuple(total.shape)}; a scalar is wanted: its mean")
         weight = tf.cast(value.weight, total.dtype) if is_mean else None

@@ -84,8 +84,9 @@ class ParameterAverage:
         try:
             yield
         finally:
+            evaluated = [buffer.clone() for buffer in self._buffers]  # before the exchange: one may view a parameter
             self._exchange()
-            _write(self._of_buffers(), self._buffers)
+            _write(self._of_buffers(), evaluated)
             _write(self._buffers, buffers)
 
     def _of_buffers(self) -> list[torch.Tensor]:

@@ -114,9 +114,10 @@ class TorchSolo:
             self.average.update()
 
     def take_unfrozen(self) -> list[Any]:
-        """Take in the parameters that require a gradient by now, before gradients are clipped; return them."""
+        """Take in the parameters that require a gradient by now, before gradients of parts are added or clipped; return
+        them."""
         unfrozen = self.optimizer.take_unfrozen()
-        if self.average is not None:
+        if unfrozen and self.average is not None:
             self.average.take_in(unfrozen)
         return unfrozen
 
@@ -207,6 +208,7 @@ class TorchSolo:
         for number, size in enumerate(sizes):
             with gradient.set_aside():
                 loss = self._loss(*next(batches))
+            self.take_unfrozen()
             gradient.add(self.loss_scale.scaled_part(loss), size, last=number == len(sizes) - 1)
             losses.append((loss, size))
         gradient.end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
@@ -26,6 +27,7 @@ class StepGradient:
     """Computes the gradient of a step: `begin`, `add` for each part, `end`."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
+        """parameters: of the optimizer; those that it takes in before an `add` count from that part on."""
         self._parameters, self._device = parameters, device
         self._sum = self._make_sum()
         self._kind: Kind | None = None
@@ -163,7 +165,7 @@ class StepGradient:
         found = [None if parameter.grad is None else dense(parameter.grad) for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        return [_added(one, other) for one, other in zip(earlier, found, strict=True)] if earlier else found
+        return [_added(one, other) for one, other in zip_longest(earlier, found)]  # one may be unfrozen since
 
     def _combine(self) -> None:
         """Set this process' part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""

@@ -137,6 +137,25 @@ class ByParts(Deep):
         return functional.cross_entropy(inputs, targets)
 
 
+class Freezes(Deep):
+    """The step freezes a layer and a block before the forward pass, and a block after it; it unfreezes one again.
+
+    It counts its calls: parts of a batch are calls of their own.
+    """
+
+    steps = 0
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        self.steps += 1
+        if self.steps > 2:
+            model.first.requires_grad_(False)
+        model.blocks[3].requires_grad_(self.steps != 3)
+        loss = super().training_step(model, inputs, targets, hp)
+        if self.steps == 4:
+            model.blocks[5].requires_grad_(False)
+        return loss
+
+
 EXACT: dict[str, type[Plain]] = {
     kind.__name__: kind
     for kind in (Deep, TiedTokens, Shared, Recurrent, Attention, WeightNormed, OwnStep, ByParts)
@@ -241,6 +260,54 @@ class NoGradient(Deep):
         return Mean((functional.cross_entropy(outputs, targets, reduction="none") * valid).sum(), valid.sum())
 
 
+class FreezesInside(Deep):
+    """A forward pass freezes a layer."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        model: Any = super().model(hp)
+        model.gate.register_forward_hook(lambda *_: model.first.requires_grad_(False) and None)
+        return model
+
+
+class FreezesBlock(Deep):
+    """The forward pass of a block freezes its own layer."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        model: Any = super().model(hp)
+        block = model.blocks[2]
+        block.norm.register_forward_hook(lambda *_: block.inner.requires_grad_(False) and None)
+        return model
+
+
+class FreezesAfter(Deep):
+    """The step freezes a layer of the root after the forward pass."""
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        loss = super().training_step(model, inputs, targets, hp)
+        model.first.requires_grad_(False)
+        return loss
+
+
+class Unfreezes(Deep):
+    """The step unfreezes a block."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        model: Any = super().model(hp)
+        model.blocks[4].requires_grad_(False)
+        return model
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        model.blocks[4].requires_grad_(True)
+        return super().training_step(model, inputs, targets, hp)
+
+
+class UnfreezesOwn(Unfreezes):
+    """The same with an optimizer of its own."""
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 REFUSED: dict[str, tuple[type[Plain], str]] = {
     kind.__name__: (kind, line)
     for kind, line in (
@@ -253,6 +320,11 @@ REFUSED: dict[str, tuple[type[Plain], str]] = {
         (RareBlock, "the ranks' samples take other ways through the model .rank 0 at the parameters of ways"),
         (RareLayer, "with gradients of other parameters"),
         (NoGradient, r"rank 1 at the end of the backward pass"),
+        (FreezesInside, "freezes or unfreezes parameters inside its forward pass, .*: do it before the forward pass"),
+        (FreezesBlock, "freezes or unfreezes parameters inside its forward pass, .*: do it before the forward pass"),
+        (FreezesAfter, "freezes or unfreezes parameters inside its forward pass, .*: do it before the forward pass"),
+        (Unfreezes, r"blocks\.4\.norm\.weight was frozen when the training began, and now requires a gradient"),
+        (UnfreezesOwn, r"blocks\.4\.norm\.weight was frozen when the training began, and now requires a gradient"),
         (Sparse, "has a sparse gradient, which cannot be sharded"),
     )
 }

@@ -51,6 +51,15 @@ def test_the_learning_rate(values: Any, hp: Any, factor: float, warmup: float, l
     assert found.lr_line == line
 
 
+@pytest.mark.parametrize("scaling", ["none", "linear", "sqrt"])
+def test_a_batch_size_above_the_number_of_samples_is_that_of_a_trial(scaling: str) -> None:
+    """Whose batch is all samples."""
+    found = spread(config({"batch_size": 1024, "ema_decay": 0.99}, lr_scaling=scaling), 2, 400)
+    assert (found.parallel.global_batch, found.settings.lr, found.settings.ema_decay) == (400, 0.1, 0.99)
+    assert found.settings.warmup_epochs == 0
+    assert found.lr_line == "sgd, learning rate 0.1, constant"
+
+
 def test_an_average_reaches_as_far_back_with_larger_batches() -> None:
     found = spread(config({"ema_decay": 0.9}), 3, 10_000)
     assert found.settings.ema_decay == pytest.approx(0.729)

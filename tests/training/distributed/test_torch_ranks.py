@@ -283,3 +283,42 @@ def test_compiled_steps_are_the_same() -> None:
     alone = parameters(run(training(Mlp(), splits, HP, ParallelSettings(40), epochs=1, dtype=torch.float64)))
     own = run(training(Mlp(), splits, HP, ParallelSettings(40, compile=True), epochs=1, dtype=torch.float64))
     assert distance(parameters(own), alone) <= 1e-12
+
+
+class Extrapolated(torch.optim.Optimizer):
+    """Steps by g + (g - h) / 2, where h is the gradient of the step before, kept as it is (as in Adan)."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                before = self.state[parameter].get("before", parameter.grad)
+                parameter.sub_(1.5 * parameter.grad - 0.5 * before, alpha=group["lr"])
+                self.state[parameter]["before"] = parameter.grad
+
+
+class Kept(Mlp):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return Extrapolated(model.parameters(), hp["lr"])
+
+
+class KeptInTurns(Kept):
+    """Each of two optimizers keeps gradients."""
+
+    def optimizer(self, model: Any, hp: Mapping[str, Any]) -> Any:
+        return {name: Extrapolated(model[place].parameters(), hp["lr"]) for name, place in (("one", 0), ("two", 2))}
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        for name in ("one", "two"):
+            yield name, self.loss(model(inputs), targets)
+
+
+@pytest.mark.parametrize("kind", [Kept, KeptInTurns])
+def test_an_optimizer_may_keep_the_gradient_of_a_step(kind: type[Kept]) -> None:
+    parallel = ParallelSettings(40, ratios=(3.0, 1.0))
+    alone = trained(OneRank(), kind(), HP, ParallelSettings(40), 100)
+    for found in on_ranks(2, trained, kind(), HP, parallel, 100):
+        assert distance(found[0], alone[0]) < 1e-9

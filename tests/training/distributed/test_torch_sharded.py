@@ -24,7 +24,7 @@ from tests.models import Cnn, few
 from tests.ranks import on_ranks
 from tests.training.distributed.parallel_cases import CASES, Plain
 from tests.training.distributed.parts import sharded, training
-from tests.training.distributed.sharded_cases import EXACT, REFUSED, Deep
+from tests.training.distributed.sharded_cases import EXACT, REFUSED, Deep, Freezes
 
 HP = {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 30}
 VARIANTS: dict[str, Mapping[str, Any]] = {
@@ -50,7 +50,7 @@ def trained(ranks: Ranks, parallel: ParallelSettings, names: Sequence[str], vari
     found = {}
     for name in names:
         for variant in variants:
-            experiment = ALIKE[name]()
+            experiment = {**ALIKE, "Freezes": Freezes}[name]()
             make = sharded if ranks.world > 1 else training
             own = make(experiment, experiment.data(), HP | VARIANTS[variant], parallel, ranks, dtype=torch.float64)
             found[name, variant] = outcome(own)
@@ -73,7 +73,9 @@ def compare(world: int, parallel: ParallelSettings, names: Sequence[str], varian
 
 
 def test_two_ranks() -> None:
-    compare(2, ParallelSettings(30, ratios=(4.0, 1.0)), ["Deep", "TiedTokens", "Scaled", "Masked"], ["clipped"])
+    compare(
+        2, ParallelSettings(30, ratios=(4.0, 1.0)), ["Deep", "TiedTokens", "Scaled", "Masked", "Freezes"], ["clipped"]
+    )
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from raygpu import Mean
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.trials import Trial
 from raygpu.training.base import NotAsAlone, Settings
@@ -87,6 +88,53 @@ def test_a_parameter_that_a_step_unfreezes_is_trained() -> None:
     assert difference(trained(training), parameters(model)) < EXACT
     with training.average.in_place():
         assert difference(parameters(training.model), parameters(average.module)) < EXACT
+
+
+class OfHours(Unfreezing):
+    """A mean over the hours of samples, which are a number of each class; the model may compute their weight."""
+
+    is_fraction = False
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        losses, hours = nn.functional.cross_entropy(outputs, targets, reduction="none"), 1 + targets.double() / 3
+        if self.is_fraction:
+            hours = hours + outputs.square().sum(-1)
+        return Mean((losses * hours).sum(), hours.sum())
+
+
+class OfFractions(OfHours):
+    is_fraction = True
+
+
+@pytest.mark.parametrize("kind", [OfHours, OfFractions])
+@pytest.mark.parametrize("ranks", [False, True], ids=["a trial", "a production training"])
+def test_a_parameter_that_a_part_of_a_batch_unfreezes_has_the_gradient_of_a_mean(
+    kind: type[OfHours], ranks: bool
+) -> None:
+    experiment, data = kind(), few()
+    model = initial_model(experiment, HP, 7).double()
+    inputs, targets = torch.as_tensor(data.train_inputs).double(), torch.as_tensor(data.train_targets)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, alpha=0.9)
+    bounds = list(batch_bounds(len(targets), BATCH))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=EPOCHS * len(bounds))
+    for epoch in range(1, EPOCHS + 1):
+        order = torch.from_numpy(epoch_order(7, epoch, len(targets)))
+        for start, end in bounds:
+            optimizer.zero_grad()
+            means = []
+            for part in order[start:end].chunk(2):
+                means.append(experiment.loss(model(inputs[part]), targets[part]))
+                model.requires_grad_()
+            (sum(each.total for each in means) / sum(each.weight for each in means)).backward()
+            optimizer.step()
+            scheduler.step()
+    if ranks:
+        training = TorchParallel(solo(kind()), ParallelSettings(BATCH, accumulate=2), OneRank())
+        assert all(iter(training.advance, None))
+        found = parameters(training.solo.model)
+    else:
+        found = trained(solo(kind(), hp={**HP, "micro_batch_size": BATCH // 2}))
+    assert difference(found, parameters(model)) < EXACT
 
 
 def by_hand(clip_norm: float | None = None) -> tuple[dict[str, torch.Tensor], list[float]]:
@@ -227,6 +275,41 @@ def test_it_is_made_once_and_only_where_it_steps() -> None:
     assert not made
     TorchParallel(solo(Counted()), ParallelSettings(BATCH), OneRank()).advance()
     assert len(made) == 1
+
+
+class Lookahead(torch.optim.SGD):
+    """Slow weights, copied when it is made (Zhang et al., 2019)."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.num_steps = 0
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["slow"] = parameter.detach().clone()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        self.num_steps += 1
+        for parameter in self.param_groups[0]["params"] if self.num_steps % 2 == 0 else ():
+            parameter.copy_(self.state[parameter]["slow"].lerp_(parameter, 0.5))
+
+
+class LooksAhead(Mlp):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return Lookahead(model.parameters(), lr=0.1)
+
+
+def test_an_optimizer_that_copies_the_parameters_copies_those_of_a_warm_start(tmp_path: Path) -> None:
+    begun = solo(LooksAhead(), epochs=8)
+    trained(begun)
+    begun.save(tmp_path)
+    wanted = solo(LooksAhead(), epochs=1)
+    wanted.load_parameters(tmp_path)
+    trained(wanted)
+    warm = TorchParallel(solo(LooksAhead(), epochs=1), ParallelSettings(BATCH), OneRank())
+    warm.load_parameters(tmp_path)
+    assert all(iter(warm.advance, None))
+    assert difference(parameters(warm.solo.model), parameters(wanted.model)) <= EXACT
 
 
 def test_no_array_takes_it() -> None:

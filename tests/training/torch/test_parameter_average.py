@@ -24,7 +24,7 @@ from raygpu.training.torch.parameter_average import UNAVERAGED
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
 from tests.torch_device import DEVICE
-from tests.training.fused.alike import EXACT, difference, new_array
+from tests.training.fused.alike import EXACT, difference, new_array, parameters
 
 EPOCHS, BATCH = 4, 32
 HP = {"lr": 0.05, "momentum": 0.9, "batch_size": BATCH, "ema_decay": 0.95}
@@ -105,6 +105,36 @@ def test_a_training_equals_a_loop_with_torch_s_own_average(kind: type[Net], tmp_
     assert results[-1].metrics["validation/loss"] == pytest.approx(loss, rel=1e-9)
     loaded = trained_model(kind(), Trial("t0000", 0, HP), tmp_path)
     assert difference(counted(loaded.double().state_dict()), counted(average.state_dict())) <= 1e-6
+
+
+class Viewed(nn.Module):
+    """A buffer in the memory of a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 12, dtype=torch.float64)
+        self.register_buffer("rows", self.layer.weight.data[:4])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + (x @ self.rows.t()).repeat(1, 3)  # type: ignore[no-any-return, operator]
+
+
+class Viewing(Net):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        first, last = nn.Linear(64, 12, dtype=torch.float64), nn.Linear(12, 10, dtype=torch.float64)
+        return nn.Sequential(first, nn.ReLU(), Viewed(), nn.ReLU(), last)
+
+
+def test_a_buffer_that_views_a_weight_keeps_its_average_over_evaluations() -> None:
+    often, once = solo(kind=Viewing), solo(kind=Viewing)
+    viewed: Any = often.model[2]
+    assert viewed.rows.data_ptr() == viewed.layer.weight.data_ptr()
+    once.evaluate = dict  # type: ignore[assignment, method-assign]
+    results = list(zip(iter(often.run_epoch, None), iter(once.run_epoch, None), strict=True))
+    assert len(results) == EPOCHS
+    assert torch.equal(viewed.rows, viewed.layer.weight[:4])
+    assert TorchSolo.evaluate(once)["loss"] == pytest.approx(results[-1][0].metrics["validation/loss"], rel=1e-9)
+    assert difference(parameters(often.model), parameters(once.model)) == 0
 
 
 @pytest.mark.parametrize("stop", [1, 3])

@@ -227,7 +227,7 @@ def test_one_device_of_a_production_training_does_the_same_and_goes_on_within_an
     assert found == [pytest.approx(metrics, rel=1e-9) for metrics in wanted]
     assert difference(second.solo.model.state_dict(), alone.model.state_dict()) <= EXACT
     with pytest.raises(ValueError, match="accumulate: several optimizers take turns with whole batches"):
-        TorchParallel(solo(), ParallelSettings(BATCH, 2), OneRank())
+        TorchParallel(solo(), ParallelSettings(BATCH, 2), OneRank()).advance()
 
 
 class Contrast(Gan):

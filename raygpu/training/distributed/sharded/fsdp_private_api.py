@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather as DefaultAllGather
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter as DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
 
 
 def make_root(model: nn.Module) -> None:
@@ -27,7 +28,19 @@ def late_gradient(model: nn.Module) -> str | None:
     return None
 
 
-def _parameters(module: FSDPModule) -> list[object]:
+def undone_freezing(module: nn.Module) -> bool:
+    """Return whether gathered parameters of a block, or of a module's blocks, have been frozen or unfrozen, which the
+    next gathering undoes."""
+    return any(
+        parameter.sharded_state is ShardedState.UNSHARDED
+        and parameter._unsharded_param.requires_grad != parameter.sharded_param.requires_grad
+        for each in module.modules()
+        if isinstance(each, FSDPModule)
+        for parameter in _parameters(each)
+    )
+
+
+def _parameters(module: FSDPModule) -> list[FSDPParam]:
     state = fully_shard.state(module)
     groups = getattr(state, "_fsdp_param_groups", None)  # one, and none with "s", before torch 2.12
     if groups is None:

@@ -22,11 +22,20 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
 from raygpu.training.distributed.sharded.blocks import blocks, has_forward
-from raygpu.training.distributed.sharded.fsdp_private_api import late_gradient, make_root
+from raygpu.training.distributed.sharded.fsdp_private_api import late_gradient, make_root, undone_freezing
 from raygpu.training.distributed.sharded.lockstep import WITHOUT, CheckedAllGather, CheckedReduceScatter, Lockstep
 from raygpu.training.torch.optimizers import real
 from raygpu.training.torch.python_state import sharing
 from raygpu.training.torch.reduction import dense
+
+REFROZEN = (
+    "the model freezes or unfreezes parameters inside its forward pass, or training_step() after it, which a sharded"
+    f" model undoes: do it before the forward pass, or {WITHOUT}"
+)
+UNFROZEN = (
+    "{name} was frozen when the training began, and now requires a gradient: several devices do not sum it; train on"
+    " one"
+)
 
 
 class Shards:
@@ -50,6 +59,7 @@ class Shards:
         self._require_no_other_owner(sharded)
         self.locals = [_local(parameter) for parameter in self.parameters]
         """This rank's part of each parameter, whose `grad` is the part of its gradient."""
+        self._frozen = [place for place, parameter in enumerate(self.parameters) if not parameter.requires_grad]
         self._places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
         self._whole = [place for place, parameter in enumerate(self.parameters) if not isinstance(parameter, DTensor)]
         """Indices of the parameters that each rank has whole."""
@@ -96,6 +106,7 @@ class Shards:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.register_forward_hook(self._guard)
+                module.register_forward_hook(_require_kept_freezing, prepend=True)  # its parameters are gathered still
 
     def _arrived(self, place: int, parameter: nn.Parameter) -> None:
         self.lockstep.arrived.append(place)
@@ -105,6 +116,13 @@ class Shards:
         for leaf in tree_leaves(outputs):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._flows)
+
+    def require_kept_freezing(self) -> None:
+        """Raise ValueError if parameters have been unfrozen since the beginning, or frozen where that is undone."""
+        for place in self._frozen:
+            if self.parameters[place].requires_grad:
+                raise ValueError(UNFROZEN.format(name=self.lockstep.names[place]))
+        _require_kept_freezing(self.model)
 
     def _flows(self, gradient: torch.Tensor) -> None:
         self.lockstep.require_outside_loss()
@@ -253,6 +271,12 @@ class Shards:
                 value = self.cut(mine, value)
             cut[name] = value
         self.model.load_state_dict(cut)
+
+
+def _require_kept_freezing(module: nn.Module, *_: Any) -> None:
+    """Raise ValueError if gathered parameters of a module have been frozen or unfrozen; a hook of a forward pass."""
+    if undone_freezing(module):
+        raise ValueError(REFROZEN)
 
 
 def require_shardable(model: nn.Module) -> None:

@@ -15,6 +15,7 @@ from raygpu.training.distributed.sharded.fsdp_private_api import (
     DefaultReduceScatter,
     late_gradient,
     make_root,
+    undone_freezing,
 )
 from tests.ranks import on_ranks
 
@@ -48,3 +49,24 @@ def test_hooks_tell_of_each_summed_gradient_and_late_ones_are_seen() -> None:
         assert sorted(arrived) == sorted(2 * ["0.weight", "0.bias"] + ["1.weight", "1.bias"])
         assert none is None
         assert late == "0"
+
+
+def freezing(ranks: Any) -> list[bool]:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    for module in (model[0], model):
+        fully_shard(module, mesh=DeviceMesh.from_group(torch.distributed.group.WORLD, "cpu"))
+    make_root(model)
+    found = [undone_freezing(model)]
+    model[0].requires_grad_(False)
+    model(torch.ones(4, 3))
+    found.append(undone_freezing(model))  # the block was frozen before it was gathered
+    model[1].requires_grad_(False)  # the root stays gathered
+    found.append(undone_freezing(model))
+    model.reshard()
+    found.append(model[1].weight.requires_grad)
+    return found
+
+
+def test_what_is_frozen_while_it_is_gathered_is_undone_and_seen() -> None:
+    for found in on_ranks(2, freezing):
+        assert found == [False, False, True, True]

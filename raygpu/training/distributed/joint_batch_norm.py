@@ -1,0 +1,29 @@
+"""BatchNorm of a torch model whose batches several ranks share."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from raygpu.training.torch.models import has_batch_norm
+
+NOT_JOINED = "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
+
+
+def join_batch_norm(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[str]]:
+    """Return the model with each BatchNorm over all ranks' samples, where torch can do that; and lines for a person.
+
+    Its statistics are rank 0's, as that one evaluates and saves: waiting for them would spoil the speeds.
+    """
+    if not has_batch_norm(model):
+        return model, []
+    return (_synchronized(model), []) if device.type == "cuda" else (model, [NOT_JOINED])
+
+
+def _synchronized(model: nn.Module) -> nn.Module:
+    """Convert BatchNorm to one over all ranks' samples; subclasses of torch's layers stay as they are."""
+    if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for name, child in model.named_children():
+        setattr(model, name, _synchronized(child))
+    return model
