@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import random
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Code = TypeVar("Code")
@@ -17,38 +19,104 @@ DEPTH = 4
 
 
 def own_copy(code: Code) -> Code:
-    """Return a copy of an experiment, with what it keeps from step to step; itself if it is a function, or cannot be
-    copied.
+    """Return a copy of an experiment, with what it keeps from step to step; itself if it is a function.
 
-    Parameters that train are shared: `model(hp)` that returns them for a second trial is refused. Large arrays, tables
-    and containers are shared too. Class attributes and global variables have no copy.
+    Parameters and buffers are copied too, trained or not; a large one takes memory of its own once it is written to.
+    Large arrays, tables and containers are shared, and so is an object that cannot be copied, as a lock or an open
+    file. Class attributes and global variables have no copy: `model(hp)` that returns their parameters for a second
+    trial is refused, unless these are frozen and have not changed.
     """
+    memo = dict(_replaced(code, DEPTH))
+    with _same_seeds():
+        try:
+            return copy.deepcopy(code, dict(memo))
+        except Exception:  # noqa: BLE001 - the user's objects may raise anything: locks, files, tensors with a history
+            _share_uncopyable(code, DEPTH, memo)
+    with _same_seeds():
+        return copy.deepcopy(code, memo)
+
+
+def holds_parameters(code: Any) -> bool:
+    """Return whether an experiment keeps parameters of torch, which `model(hp)` may give to every model."""
+    return any(True for _ in _parameters(code, DEPTH))
+
+
+@contextmanager
+def _same_seeds() -> Iterator[None]:
+    """Let every copy draw the same numbers of Python's: Keras draws a seed for each layer that it makes."""
+    state = random.getstate()
+    random.seed(0)
     try:
-        return copy.deepcopy(code, {id(value): value for value in _shared(code, DEPTH)})
-    except Exception:  # noqa: BLE001 - the user's objects may raise anything: locks, open files, tensors with a history
-        return code
+        yield
+    finally:
+        random.setstate(state)
 
 
-def _shared(value: Any, depth: int) -> Iterator[Any]:
-    """Yield the parameters, and the large objects, in an object."""
+def _replaced(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
+    """Yield what a copy has in the place of the large objects in an object, each with the id of the one there."""
     torch: Any = sys.modules.get("torch")
-    if _is_large(value):
-        yield value
-    elif torch is not None and isinstance(value, torch.nn.Module):
-        yield from (each for each in value.parameters() if each.requires_grad or each.nbytes > LARGE)
-        yield from (each for each in value.buffers() if each.nbytes > LARGE)
-    elif depth == 0 or isinstance(value, str | bytes | type):
+    if torch is not None and isinstance(value, torch.nn.Module):
+        for tensor in (*value.parameters(), *value.buffers()):
+            if _is_large(tensor) and (own := _copied_at_a_write(tensor)) is not None:
+                yield id(tensor), own
+    elif _is_large(value):
+        own = _copied_at_a_write(value) if torch is not None and isinstance(value, torch.Tensor) else None
+        yield id(value), value if own is None else own
+    elif depth:
+        for each in parts_of(value):
+            yield from _replaced(each, depth - 1)
+
+
+def _copied_at_a_write(tensor: Any) -> Any:
+    """Return a tensor that shares another one's memory until one of both is written to; None where torch cannot: the
+    memory is a file's or NumPy's."""
+    torch: Any = sys.modules["torch"]
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_leaf:
+        return None
+    try:
+        own = tensor.detach()._lazy_clone()  # torch has no public way
+    except (AttributeError, RuntimeError):
+        return None
+    return type(tensor)(own, tensor.requires_grad) if type(tensor) is torch.nn.Parameter else own
+
+
+def _parameters(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the parameters of torch in an object."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or _is_large(value):
         return
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _shared(each, depth - 1)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for each in value:
-            yield from _shared(each, depth - 1)
-    elif torch is not None and isinstance(value, torch.nn.Parameter) and value.requires_grad:
+    if isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, torch.nn.Parameter):
         yield value
-    elif isinstance(getattr(value, "__dict__", None), dict):
-        yield from _shared(vars(value), depth - 1)
+    elif depth:
+        for each in parts_of(value):
+            yield from _parameters(each, depth - 1)
+
+
+def _share_uncopyable(value: Any, depth: int, memo: dict[int, Any]) -> None:
+    """Add the objects that cannot be copied to `memo`, as copies of themselves: the smallest ones that are found."""
+    try:
+        copy.deepcopy(value, dict(memo))
+    except Exception:  # noqa: BLE001 - as above
+        for each in parts_of(value) if depth else ():
+            _share_uncopyable(each, depth - 1, memo)
+        try:
+            copy.deepcopy(value, dict(memo))
+        except Exception:  # noqa: BLE001 - as above
+            memo[id(value)] = value
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return the elements of a container, and the attributes of an object."""
+    if isinstance(value, str | bytes | type):
+        return []
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    attributes = getattr(value, "__dict__", None)
+    return list(attributes.values()) if isinstance(attributes, dict) else []
 
 
 def _is_large(value: Any) -> bool:

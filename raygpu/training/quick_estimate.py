@@ -26,6 +26,7 @@ from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.own_copy import own_copy
 from raygpu.training.timing import TrainingBenchmark
 from raygpu.training.torch.solo import TorchSolo
 
@@ -54,9 +55,8 @@ class QuickEstimate:
             count = min(SAMPLES, OptimizerSettings.of(trial.hyperparameters).batch_size, self._splits.num_train)
             trial = replace(trial, fold=None, hyperparameters={**trial.hyperparameters, "batch_size": count})
             with self._as_before():
-                solo = TorchSolo(
-                    self._experiment, self._splits.first(count), trial, self._settings(), torch.device("cpu")
-                )
+                experiment, part = own_copy(self._experiment), self._splits.first(count)
+                solo = TorchSolo(experiment, part, trial, self._settings(), torch.device("cpu"))
                 steps = solo.trial_steps()
                 next(steps)
                 started = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ import torch
 from torch import nn
 
 from raygpu.config.source import Source
+from raygpu.experiment import Splits
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.own_copy import LARGE, MANY, own_copy
 from raygpu.training.start import start
+from raygpu.training.torch.experiment import TorchExperiment
 from tests.contracts.zoo import ZOO, Entry
 
 KEEPING = ["loss-with-running-mean", "annealed-loss", "loss-with-a-module-of-its-own", "counts-steps"]
@@ -34,7 +39,7 @@ def test_the_second_trial_of_a_worker_is_the_first_one_again(name: str) -> None:
     assert metrics(ZOO[name](), code) == first
 
 
-def test_parameters_that_train_and_large_arrays_are_shared() -> None:
+def test_parameters_are_copied_and_large_arrays_are_shared() -> None:
     class Kept:
         pass
 
@@ -42,16 +47,38 @@ def test_parameters_that_train_and_large_arrays_are_shared() -> None:
     code.data = {"x": np.empty(LARGE + 1, np.uint8)}
     code.table = pandas.DataFrame({"x": np.empty(LARGE // 8 + 1)})
     code.rows = [{"x": number} for number in range(MANY + 1)]
+    code.tensor = torch.from_numpy(code.data["x"])
     code.layers = [nn.BatchNorm1d(3)]
     code.mean = torch.zeros(2)
     found = own_copy(code)
     assert found.data["x"] is code.data["x"]
     assert found.table is code.table
     assert found.rows is code.rows
+    assert found.tensor is code.tensor
     assert found.layers[0] is not code.layers[0]
-    assert found.layers[0].weight is code.layers[0].weight
+    assert found.layers[0].weight is not code.layers[0].weight
     assert found.layers[0].running_mean is not code.layers[0].running_mean
     assert found.mean is not code.mean
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_large_parameter_takes_memory_once_it_is_written_to(frozen: bool) -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.table = nn.Embedding(LARGE // 64 + 1, 16).requires_grad_(not frozen)
+            self.tied = self.table.weight
+
+    code = Kept()
+    first = code.table.weight[0].detach().clone()
+    copy = own_copy(code)
+    assert isinstance(copy.tied, nn.Parameter)
+    assert copy.tied is copy.table.weight
+    assert copy.tied.requires_grad is not frozen
+    assert torch._C._is_cow_tensor(copy.tied)
+    with torch.no_grad():
+        copy.table.weight[0].add_(1)
+    assert torch.equal(code.table.weight[0], first)
+    assert torch.equal(copy.table.weight[0], first + 1)
 
 
 def test_an_experiment_without_attributes_has_none_of_another_trial() -> None:
@@ -66,10 +93,94 @@ def test_an_experiment_without_attributes_has_none_of_another_trial() -> None:
     assert own_copy(metrics) is metrics
 
 
-def test_an_experiment_that_cannot_be_copied_is_taken_as_it_is() -> None:
-    class Locked:
+def test_what_cannot_be_copied_is_shared_and_the_rest_is_copied() -> None:
+    class Log:
         def __init__(self) -> None:
-            self.lock = threading.Lock()
+            self.lock, self.lines = threading.Lock(), ["begun"]
 
-    code = Locked()
+    class Kept:
+        def __init__(self) -> None:
+            self.log, self.counts = Log(), [0]
+            self.product = torch.ones(1, requires_grad=True) * 2
+
+    code = Kept()
+    copy = own_copy(code)
+    assert copy.counts == [0]
+    assert copy.counts is not code.counts
+    assert copy.log.lines is not code.log.lines
+    assert copy.log.lock is code.log.lock
+    assert copy.product is code.product
+
+
+def test_an_experiment_that_refuses_to_be_copied_is_taken_as_it_is() -> None:
+    class Refusing:
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise TypeError("no copy")
+
+    code = Refusing()
     assert own_copy(code) is code
+
+
+class Backbone(TorchExperiment):
+    """Holds pretrained layers, which a trial freezes or trains."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(5)
+        self.lock = threading.Lock()
+        self.backbone = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU())
+
+    def data(self) -> Splits:
+        generator = np.random.default_rng(0)
+        x = 3 + generator.standard_normal((96, 12)).astype(np.float32)
+        y = x[:, :4].argmax(1)
+        return Splits(x[:64], y[:64], x[64:], y[64:])
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.backbone.requires_grad_(hp["freeze"] == "never")
+        return nn.Sequential(self.backbone, nn.Linear(16, 4))
+
+
+class Unfreezing(Backbone):
+    """The same with layers that may be frozen in the first epoch alone."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = super().model(hp)
+        model.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        return model
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=hp["lr"])
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        model.seen += len(inputs)
+        if hp["freeze"] == "first epoch" and model.seen > 64:
+            model[0].requires_grad_(True)
+        return self.loss(model(inputs), targets)
+
+
+def backbone_trial(code: Backbone, freeze: str) -> list[Any]:
+    trial = Trial("t0000", 3, {"lr": 0.5, "batch_size": 32, "freeze": freeze})
+    source, settings = Source("torch", "here", str(Path.cwd())), Settings(3, 1, "float32", Path())
+    training = start(source, code, code.data(), trial, settings)
+    return [result.metrics for result in iter(training.run_epoch, None)]
+
+
+@pytest.mark.parametrize("first", ["never", "always", "first epoch"])
+def test_trials_of_a_worker_begin_with_the_backbone_that_was_loaded(first: str) -> None:
+    code = Unfreezing()
+    before = {name: value.clone() for name, value in code.backbone.state_dict().items()}
+    for freeze in (first, "never", "always", "first epoch"):
+        assert backbone_trial(code, freeze) == backbone_trial(Unfreezing(), freeze)
+    assert all(torch.equal(value, before[name]) for name, value in code.backbone.state_dict().items())
+
+
+def test_an_array_begins_with_the_backbone_that_was_loaded() -> None:
+    code = Backbone()
+    trials = [Trial(f"t{i}", i, {"lr": 0.1 * (i + 1), "batch_size": 32, "freeze": "never"}) for i in range(3)]
+    backbone_trial(code, "never")
+    for _ in range(2):
+        array = TorchArray(code, code.data(), trials, Settings(2, 1, "float32", Path()), device=torch.device("cpu"))
+        for name, value in Backbone().backbone.state_dict().items():
+            stacked = (array.tiles[0].parameters | array.tiles[0].buffers)[f"0.{name}"]
+            assert all(torch.equal(row, value) for row in stacked)
+        assert array.run_epoch() is not None  # audited

@@ -28,6 +28,7 @@ from raygpu.training.fused.audit import same_steps
 from raygpu.training.fused.compile_process import LOWEST, Request, start
 from raygpu.training.fused.compiled_step import LoadedStep
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.program import shapes_of
 from raygpu.training.fused.tile import gathered_tile
 
 
@@ -50,7 +51,7 @@ class ArrayCache:
     @property
     def keeps(self) -> bool:
         """Whether compiled steps of this array can be kept."""
-        return self._key is not None and self._array.device.type == "cpu"
+        return self._key is not None and self._array.device.type == "cpu" and not self._array.data.made_together
 
     def widths(self) -> KeptWidths | None:
         """Return the widths that were measured for an array like this one; None without any."""
@@ -77,7 +78,8 @@ class ArrayCache:
             return None
         array, program = self._array, self._array.program
         try:
-            program.use(width, array.batch_size, LoadedStep(found.path))
+            batch = array.data.train_batch(1, torch.arange(array.batch_size).expand(width, -1))
+            program.use(width, array.batch_size, LoadedStep(found.path), shapes_of(*batch))
             members = [(tile, i) for tile in array.tiles for i in range(len(tile.trials))][:width]
             with random_state_kept():
                 if same_steps(array, gathered_tile(members, width), program.step):

@@ -40,7 +40,7 @@ def array_key(array: TorchArray) -> str | None:
     if code is None:
         return None
     program, tile = array.program, array.tiles[0]
-    inputs, targets = array.data.train_batch(1, torch.zeros(1, dtype=torch.int64))
+    inputs, targets = array.data.train_batch(1, torch.arange(array.batch_size))  # for which a step is compiled
     own, read = array.trials[0].hyperparameters, program.hp.names_read
     state = plain_state(program.model, array.experiment).items()
     known = {

@@ -25,6 +25,7 @@ from raygpu.training.fused.optimizers import floating
 from raygpu.training.fused.program import Program
 from raygpu.training.fused.tile import Stacked, Tile, gathered_tile
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.comparison import TOLERANCE, first_difference, relative_difference
 from raygpu.training.torch.data import Tensors, TrainingData, cast
 from raygpu.training.torch.experiment import training_loss
@@ -182,7 +183,8 @@ class _MemberAlone:
         self.optimizer_settings = _calm(tile.optimizer_settings[place].in_epoch(max(1, array.epoch)))
         state = array.member_state(trial_id)
         self.hp = Hyperparameters(self.trial.hyperparameters)
-        model = initial_model(array.experiment, self.hp, self.trial.seed)
+        self.experiment = own_copy(array.experiment)
+        model = initial_model(self.experiment, self.hp, self.trial.seed)
         self.model: nn.Module = cast_model(model, dtype).to(array.device)
         self.model.load_state_dict(unaveraged(state))
         if shaken:
@@ -204,7 +206,7 @@ class _MemberAlone:
             for number, start, end in batches:
                 batch = data.train_batch(array.epoch, order[start:end])
                 inputs, targets = (cast(part, self.dtype) for part in batch)
-                loss = training_loss(array.experiment, self.model, inputs, targets, self.hp)
+                loss = training_loss(self.experiment, self.model, inputs, targets, self.hp)
                 backward(self.loss_scale.scaled(loss))
                 self.loss_scale.unscale(self.optimizer.parameters)
                 if self.optimizer_settings.clip_norm is not None:

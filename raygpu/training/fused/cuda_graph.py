@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from raygpu.training.fused.program import Drawn, Program
+from raygpu.training.fused.program import Drawn, Program, shapes_of
 from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.data import Tensors, copied
 
@@ -23,6 +23,7 @@ class GraphedStep:
         self, program: Program, tile: Tile, copy: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor
     ) -> None:
         self._inputs, self._targets, self._numbers = copied(inputs), copied(targets), numbers.clone()
+        self._shapes = shapes_of(inputs, targets)
         # Drawn outside: a graph cannot set the members' generators.
         self._drawn = drawn = program.drawn(copy, inputs, targets)
         side = torch.cuda.Stream()
@@ -34,6 +35,10 @@ class GraphedStep:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._losses = program.supplied_step(tile, self._inputs, self._targets, self._numbers, drawn)
+
+    def takes(self, inputs: Tensors, targets: Tensors) -> bool:
+        """Return whether a batch has the recorded shapes."""
+        return shapes_of(inputs, targets) == self._shapes
 
     def __call__(self, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn) -> torch.Tensor:
         """Replay the step; return the losses, packed, (width, ...). The next call overwrites them.

@@ -25,6 +25,7 @@ from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loops
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.modes import torch_modes_kept
+from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss
@@ -65,7 +66,7 @@ def check(trial: Trial) -> None:
 @torch_modes_kept()
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
     """Return the hyper-parameters that shape a trial's program. Raises any exception of the experiment, on the CPU."""
-    hp = Hyperparameters(trial.hyperparameters)
+    experiment, hp = own_copy(experiment), Hyperparameters(trial.hyperparameters)
     with random_state_kept():
         model = initial_model(experiment, hp, trial.seed)
         started = time.perf_counter()
@@ -80,7 +81,7 @@ def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
     """Return the number of parameters of a trial's model, made without its memory; None if it cannot be made so."""
     try:
         with random_state_kept(), torch_modes_kept(), torch.device("meta"):
-            model = build_model(experiment, Hyperparameters(trial.hyperparameters))
+            model = build_model(own_copy(experiment), Hyperparameters(trial.hyperparameters))
         return sum(parameter.numel() for parameter in model.parameters())  # raises for lazy layers
     except Exception:  # noqa: BLE001 - many models need numbers, and no result depends on it
         return None
@@ -124,7 +125,8 @@ def obstacle(
             trials = _telling(experiment, splits, trials)
             part = _part(experiment, splits, trials[0])
             if precision in ("bf16", "fp16"):  # too rough to be compared, but it has to run
-                TorchSolo(experiment, part, trials[0], _settings(precision), torch.device("cpu")).run_epoch()
+                cpu = torch.device("cpu")
+                TorchSolo(own_copy(experiment), part, trials[0], _settings(precision), cpu).run_epoch()
                 _array(experiment, part, trials, _settings(precision), None).run_epoch()
             return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
     except NotAsAlone as error:
@@ -176,7 +178,7 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
 
 def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> float:
     """Return the norm of a trial's first gradient, on a few samples; 1 if it is not finite."""
-    hp = Hyperparameters(trial.hyperparameters)
+    experiment, hp = own_copy(experiment), Hyperparameters(trial.hyperparameters)
     inputs, targets = _copies(splits.first(NUM_SAMPLES))
     model = initial_model(experiment, hp, trial.seed)
     loss = training_loss(experiment, model.train(), inputs, targets, hp)
@@ -209,6 +211,7 @@ class _TrialAlone:
     """One trial trained alone: its results, and the traces of its Python code."""
 
     def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype | None) -> None:
+        experiment = own_copy(experiment)
         solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
         fresh = plain_state(solo.model, experiment)
         self.results = [solo.run_epoch()]
@@ -289,7 +292,7 @@ def _numbers(result: EpochResult) -> dict[str, torch.Tensor]:
 def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> str | None:
     """Return a line on a parameter that a forward pass writes to; None without one. In an array it is not the member's
     own."""
-    hp = Hyperparameters(trial.hyperparameters)
+    experiment, hp = own_copy(experiment), Hyperparameters(trial.hyperparameters)
     names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
     return f"a forward pass changes the parameter {names[0]} in place" if names else None
 

@@ -43,6 +43,7 @@ from raygpu.training.fused.saved_array import member_state
 from raygpu.training.fused.takeover import copy_members, write_member
 from raygpu.training.fused.tile import Stacked, Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.own_copy import holds_parameters, own_copy
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import overrides
 from raygpu.training.torch.models import (
@@ -88,7 +89,7 @@ class TorchArray:
         require_distinct(trials)
         if overrides(experiment, "optimizer"):
             raise NotAsAlone(OWN_OPTIMIZER)
-        self.experiment = experiment
+        self.experiment = own_copy(experiment)
         self.settings = settings
         self.epochs = settings.epochs
         self.epoch = 0
@@ -120,23 +121,21 @@ class TorchArray:
         hp = Hyperparameters(trials[0].hyperparameters)
         self._guard = Guard(trials, hp, self.device)
 
-        def model(place: int) -> nn.Module:
-            """Make the model of the member at this index."""
-            read = hp if place == 0 else hps[place]
-            return initial_model(experiment, read, trials[place].seed)
+        keeps = holds_parameters(experiment)
 
-        base = model(0)
+        def model(place: int) -> nn.Module:
+            """Make the model of the member at this index, of the parameters that the experiment keeps with its own."""
+            code, read = own_copy(experiment) if keeps else self.experiment, hp if place == 0 else hps[place]
+            return cast_model(initial_model(code, read, trials[place].seed), dtype)
+
+        base = initial_model(self.experiment, hp, trials[0].seed)
         _require_stackable(base)  # before a cast, which gives each tensor memory of its own
         base = cast_model(base, dtype)
-        facts = step_facts(experiment, hp, base, self.data, self.batch_size)
-        self.program = Program(experiment, hp, base, optimizer, self.device, context, facts)
+        facts = step_facts(self.experiment, hp, base, self.data, self.batch_size)
+        self.program = Program(self.experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()
         self.tiles = [
-            self._new_tile(
-                [cast_model(model(place), dtype) for place in part],
-                [trials[i] for i in part],
-                [optimizers[i] for i in part],
-            )
+            self._new_tile([model(i) for i in part], [trials[i] for i in part], [optimizers[i] for i in part])
             for part in (part.members for part in arrange(len(trials), self.width, self.eager, {}))
         ]
 
@@ -216,13 +215,15 @@ class TorchArray:
         return reported(sums.value(), self.program.optimizer.loss_scales(tile.optimizer_state))
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """Call `Program.step`; replay it as a CUDA graph if `graphs` is on and the batch is whole."""
+        """Call `Program.step`; replay it as a CUDA graph if `graphs` is on and the batch has the recorded shapes."""
         if not self.graphs or num_samples(inputs) != self.batch_size:
             return self.program.step(tile, inputs, targets, numbers)
         if tile.graphed is None:
             copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
             copy.streams = self.streams(copy)
             tile.graphed = GraphedStep(self.program, tile, copy, inputs, targets, numbers)
+        if not tile.graphed.takes(inputs, targets):
+            return self.program.step(tile, inputs, targets, numbers)
         return tile.graphed(inputs, targets, numbers, self.program.drawn(tile, inputs, targets))
 
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:

@@ -33,6 +33,8 @@ Drawn = list[torch.Tensor]
 """Random numbers of a step, as `RandomInputs` draws them."""
 Step = Callable[..., torch.Tensor]
 """Function of the stacks of a tile, inputs, targets, numbers and, if the model draws any, random numbers."""
+Shapes = tuple[tuple[str, torch.dtype, torch.Size], ...]
+"""Name, number type and shape, without the width, of each input and each target of a batch."""
 
 
 MODEL = "model"
@@ -81,7 +83,9 @@ class Program:
         """Whether vmap computes metrics; None before the first evaluation."""
         self._compiled: dict[tuple[int, int], Step] = {}
         """Compiled steps by a tile's width and its batch size."""
-        self._random_inputs: dict[tuple[int, int], RandomInputs] = {}
+        self._compiled_shapes: dict[tuple[int, int], Shapes] = {}
+        """Shapes of the only batches that a compiled step takes: it reads others as if they had these."""
+        self._random_inputs: dict[tuple[int, Shapes], RandomInputs] = {}
 
     @property
     def draws(self) -> bool:
@@ -95,25 +99,42 @@ class Program:
         with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
             yield
 
-    def use(self, width: int, batch_size: int, step: Step) -> None:
-        """Let tiles of this width step through a compiled program. See `LoadedStep`."""
+    def use(self, width: int, batch_size: int, step: Step, shapes: Shapes | None = None) -> None:
+        """Let tiles of this width step through a compiled program. See `LoadedStep`.
+
+        shapes: of the batches that it was compiled for; by default those of the first batch that it gets. Batches of
+        other shapes, as a `collate_fn` may make, step eagerly.
+        """
+        self.forget(width, batch_size)
         self._compiled[width, batch_size] = step
+        if shapes is not None:
+            self._compiled_shapes[width, batch_size] = shapes
 
     def compile(self, width: int, batch_size: int) -> None:
-        """Let tiles of this width step through a compiled program, which is made at the first such step."""
-        self._compiled[width, batch_size] = StepCompiledAtFirst(self)
+        """Let tiles of this width step through a compiled program, which is made at the first such step, for batches of
+        its shapes."""
+        self.use(width, batch_size, StepCompiledAtFirst(self))
 
     def forget(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step eagerly again."""
         self._compiled.pop((width, batch_size), None)
+        self._compiled_shapes.pop((width, batch_size), None)
+
+    def _compiled_step(self, tile: Tile, inputs: Tensors, targets: Tensors) -> Step | None:
+        """Return the compiled step for such a batch; None without one."""
+        key = tile.width, num_samples(inputs)
+        if key not in self._compiled:
+            return None
+        shapes = shapes_of(inputs, targets)
+        return self._compiled[key] if self._compiled_shapes.setdefault(key, shapes) == shapes else None
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
         """Take one optimizer step of every member; return the losses, packed, (width, ...), on the device.
 
         inputs, targets: (width, batch, ...). numbers: see `ArrayOptimizer.step`.
         """
-        compiled = (tile.width, num_samples(inputs)) in self._compiled
-        drawn = self.drawn(tile, inputs, targets) if compiled else []
+        compiled = self._compiled_step(tile, inputs, targets)
+        drawn = [] if compiled is None else self.drawn(tile, inputs, targets)
         return self.supplied_step(tile, inputs, targets, numbers, drawn)
 
     def drawn(self, tile: Tile, inputs: Tensors, targets: Tensors) -> Drawn:
@@ -124,7 +145,7 @@ class Program:
         if not self._step_draws:
             return []
         assert tile.streams is not None
-        key = tile.width, num_samples(inputs)
+        key = tile.width, shapes_of(inputs, targets)
         if key not in self._random_inputs:
             run = partial(self._losses, tile.parameters, tile.fixed, tile.buffers, copied(inputs), copied(targets))
             self._random_inputs[key] = RandomInputs.of(run, tile.streams.expect(self._step_draws))
@@ -135,7 +156,7 @@ class Program:
     ) -> torch.Tensor:
         """Take a step with random numbers that are drawn already; without any, the members' generators draw them. See
         `step`."""
-        compiled = self._compiled.get((tile.width, num_samples(inputs)))
+        compiled = self._compiled_step(tile, inputs, targets)
         if compiled is None:
             return self.eager_step(tile, inputs, targets, numbers, drawn)
         stacks = tile.parameters, tile.fixed, tile.buffers, tile.optimizer_state
@@ -293,6 +314,12 @@ class _TrainingStep(nn.Module):
 def num_samples(inputs: Tensors) -> int:
     """Return the samples of each member's batch. inputs: (width, batch, ...)."""
     return (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
+
+
+def shapes_of(inputs: Tensors, targets: Tensors) -> Shapes:
+    """Return the shapes of a batch. inputs, targets: (width, batch, ...)."""
+    named = (part if isinstance(part, dict) else {"": part} for part in (inputs, targets))
+    return tuple((name, tensor.dtype, tensor.shape[1:]) for part in named for name, tensor in sorted(part.items()))
 
 
 def _owners(model: nn.Module) -> dict[str, str]:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from raygpu.search.trials import Trial
 from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import in_precision
+from raygpu.training.torch.data import Tensors, in_precision
 
 Stacked = dict[str, torch.Tensor]
 """Tensors by name; the first axis of each counts the members."""
+
+
+class RecordedStep(Protocol):
+    """A tile's step that is replayed: see `GraphedStep`."""
+
+    def takes(self, inputs: Tensors, targets: Tensors) -> bool:
+        """Return whether a batch has the recorded shapes."""
+
+    def __call__(
+        self, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Replay the step; return the losses, packed, (width, ...)."""
 
 
 class Tile:
@@ -38,7 +50,7 @@ class Tile:
         self.optimizer_state = optimizer_state
         """The optimizer's state, with an average of parameters and buffers if a member has one, and in fp16 with the
         loss scales."""
-        self.graphed: Callable[..., torch.Tensor] | None = None
+        self.graphed: RecordedStep | None = None
         """The step as a recorded CUDA graph, once there is one."""
         self.streams: MemberStreams | None = None
         """Random numbers of the rows; None if the model draws none."""

@@ -36,6 +36,7 @@ from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.audit import replays
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.memory_usage import GIB, forget_peak, peak_bytes
+from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.models import default_device, initial_model
 
 NUM_STEPS = 4
@@ -88,6 +89,8 @@ def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: Ar
 
     most: widest tile that memory allows. eager_s: seconds of the training to come without it.
     """
+    if array.data.made_together:
+        return ["step not compiled: a collate_fn makes the batches, whose shapes may differ"]
     kept = kept if kept is not None and kept.keeps else None
     if kept is not None and load_repays(eager_s):
         found = width if array.asked_width else kept.width_of_program(width)
@@ -230,7 +233,7 @@ def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_mem
     limit = int(host_memory_gib * GIB)
     if device.type == "cuda":
         limit = int(torch.cuda.get_device_properties(device).total_memory * gpu_fraction)
-    model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed)
+    model = initial_model(own_copy(experiment), Hyperparameters(trial.hyperparameters), trial.seed)
     parameters = sum(p.nbytes for p in model.parameters())
     average = int(trial.hyperparameters.get("ema_decay") is not None)
     member = parameters * (COPIES + average) + sum(b.nbytes for b in model.buffers())

@@ -17,6 +17,7 @@ from raygpu.training.keras.broadcast_check import require_no_broadcast
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import RANDOM_STATE, KerasSolo, no_gpu
 from raygpu.training.keras.tracing_check import evaluation, trace
+from raygpu.training.own_copy import own_copy
 
 DRAWING = {"Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"}
 DRAWING |= {"RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal"}
@@ -42,7 +43,7 @@ def first_result(
     settings = Settings(epochs=1, threads=tf.config.threading.get_intra_op_parallelism_threads(), precision="float32",
                         folder=Path())  # fmt: skip
     with no_gpu():
-        training = KerasSolo(experiment, splits, Trial("t0000", 0, hp), settings)
+        training = KerasSolo(own_copy(experiment), splits, Trial("t0000", 0, hp), settings)
         trains = training.model.count_params() <= base.LARGE
         trace(training, steps=trains)
         before = _unsaved(training, training._train_steps)

@@ -26,10 +26,12 @@ from raygpu.training.data.columns import columns_of, order_of_reading
 from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.data import data_part, tensors
+from raygpu.training.keras.kept_layers import name_after, require_new
 from raygpu.training.keras.keras_private_api import carried
 from raygpu.training.keras.optimizers import make_optimizer, takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
+from raygpu.training.own_copy import own_copy
 
 WEIGHTS = "model.weights.h5"
 OPTIMIZER = "optimizer.npz"
@@ -83,6 +85,7 @@ class KerasSolo:
         self._columns = columns_of(splits.train_inputs)
         """Inputs that are read while they are trained on."""
         model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
+        require_new(model, experiment)
         self.model = self._on_devices(model)
         self.scales_loss = settings.scales_loss
         self.optimizer = make_optimizer(self.optimizer_settings, scales_loss=self.scales_loss)
@@ -262,6 +265,7 @@ class KerasSolo:
         del self.model, self.optimizer, self.train_data, self.validation_data
         del self._train_steps, self._evaluate_rows, self._random_states
         keras.utils.clear_session(free_memory=False)  # True collects too, and a collection visits every object there is
+        name_after(self.experiment)
         gc.collect()  # traced functions and models refer to each other
 
 
@@ -286,7 +290,7 @@ def initial_model(
 
 def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> keras.Model:
     """Load the model of a trial's checkpoint. inputs: a few samples, which give shapes to a model without."""
-    model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed, inputs)
+    model = initial_model(own_copy(experiment), Hyperparameters(trial.hyperparameters), trial.seed, inputs)
     model.load_weights(checkpoint / WEIGHTS)
     return model
 
@@ -322,7 +326,7 @@ def predict(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arra
 
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
     """Return the hyper-parameters that shape a trial's program. Raises any exception of the experiment, on the CPU."""
-    hp = Hyperparameters(trial.hyperparameters)
+    experiment, hp = own_copy(experiment), Hyperparameters(trial.hyperparameters)
     few = slice(0, 4)
     with no_gpu():
         model = initial_model(experiment, hp, trial.seed, splits.train_inputs)

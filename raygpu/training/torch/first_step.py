@@ -42,6 +42,7 @@ def first_result(
     exception of the experiment.
     """
     settings = Settings(epochs=1, threads=torch.get_num_threads(), precision="float32", folder=Path())
+    experiment = own_copy(experiment)
     training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
     if own_methods(experiment):
         _ = training.optimizer  # made also for a large model, which takes no step: what it reads counts as read

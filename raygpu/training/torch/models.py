@@ -17,6 +17,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import build_model
 from raygpu.training.data.generators import random_state_kept
+from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.data import in_precision, rows, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.seeding import seed_all
@@ -28,7 +29,7 @@ PLAIN_TYPES: list[Any] = [
 ]
 """Types of values beside torch's own that a checkpoint may have: those of NumPy's numbers and arrays."""
 GIVEN = "_raygpu_given"
-"""Attribute of parameters that `model(hp)` has returned once."""
+"""Attribute of parameters that `model(hp)` has returned once: a sum over the bits of their values."""
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -40,19 +41,36 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     """Make the model with initial parameters by the trial's seed, on the CPU: the same on every device.
 
     Raises TypeError if `model(hp)` is no torch.nn.Module, ValueError if it returns a parameter of an earlier model
-    again.
+    again that is trained, or that has changed since.
     """
     seed_all(seed)
     model = build_model(experiment, hp)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and hasattr(parameter, GIVEN):
+        given, bits = getattr(parameter, GIVEN, None), _sum_of_bits(parameter)
+        if given is not None and (parameter.requires_grad or given != bits):
             raise ValueError(
-                f"model(hp) returned the parameter {name} again, which an earlier model has: make new ones"
+                f"model(hp) returned the parameter {name} again, which an earlier model has{_and_trained(given, bits)}:"
+                " make new ones, or keep it in an attribute of the experiment, of which each trial has a copy"
             )
-        setattr(parameter, GIVEN, True)
+        setattr(parameter, GIVEN, bits)
     return model
+
+
+def _and_trained(given: int, bits: int) -> str:
+    return "" if given == bits else " and has changed"
+
+
+def _sum_of_bits(tensor: torch.Tensor) -> int:
+    """Return a sum over a tensor's memory, the same on every device; 0 of a tensor without memory of its own."""
+    try:
+        octets = tensor.detach().reshape(-1).view(torch.uint8)
+        if len(octets) % 8 or octets.storage_offset() % 8:
+            return int(octets.sum())
+        return int(octets.view(torch.int64).sum())
+    except (RuntimeError, TypeError, ValueError):  # lazy, on the meta device, sparse
+        return 0
 
 
 def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
@@ -94,7 +112,7 @@ def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path) -> nn.
     """
     with random_state_kept():
         seed_all(trial.seed)
-        model: nn.Module = build_model(experiment, Hyperparameters(trial.hyperparameters))
+        model: nn.Module = build_model(own_copy(experiment), Hyperparameters(trial.hyperparameters))
     model.load_state_dict(load_checkpoint(checkpoint)["model"])
     return model.eval()
 

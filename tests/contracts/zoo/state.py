@@ -189,10 +189,10 @@ class MovingAverageOfNumbers(Vectors):
 
 
 class SharedModule(Vectors):
-    """A module that was made with the experiment, and is part of every trial's model: it is trained on and on."""
+    """A module that was made with the experiment, and is part of every trial's model; trials of one experiment that
+    have no copy of it are refused."""
 
     again = r"returned the parameter 2\.weight again, which an earlier model has"
-    fused = again
 
     def __init__(self) -> None:
         torch.manual_seed(5)

@@ -14,6 +14,7 @@ import raygpu
 from raygpu.search.trials import Trial
 from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
 from tests.torch_device import DEVICE
 
@@ -117,3 +118,58 @@ def test_an_audit_leaves_no_trace(precision: Any, monkeypatch: pytest.MonkeyPatc
     audited = trained()
     monkeypatch.setattr("raygpu.training.fused.model_array.is_due", lambda epoch: False)
     assert trained() == audited
+
+
+class Pretrained(Mlp):
+    """Frozen layers with statistics of batches, which the experiment holds; their code names a number type."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(5)
+        self.backbone = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)).requires_grad_(False)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Single(nn.Module):
+            def __init__(self, backbone: nn.Module) -> None:
+                super().__init__()
+                self.backbone, self.head = backbone, nn.Linear(8, 10)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.head(self.backbone(x.to(torch.float32)))
+
+        return Single(self.backbone)
+
+
+def test_the_layers_of_an_experiment_are_those_that_it_was_given() -> None:
+    experiment, settings = Pretrained(), Settings(2, 1, "float32", Path())
+    fresh = {name: value.clone() for name, value in experiment.backbone.state_dict().items()}
+    wanted = TorchSolo(Pretrained(), few(100), trials(LRS)[0], settings, DEVICE)
+    results = [wanted.run_epoch() for _ in range(2)]
+    for _ in range(2):  # the first one is audited
+        array = raygpu.fuse(experiment, trials(LRS), epochs=2, splits=few(100), device=DEVICE)
+        for result in results:
+            assert result is not None
+            found = array.run_epoch()
+            assert found is not None
+            assert found["t0"].metrics == pytest.approx(result.metrics, rel=1e-5)
+    assert all(torch.equal(value, fresh[name]) for name, value in experiment.backbone.state_dict().items())
+
+
+def test_layers_of_an_experiment_that_train_are_each_members_own() -> None:
+    class Trained(Mlp):
+        def __init__(self) -> None:
+            torch.manual_seed(5)
+            self.first = nn.Linear(64, 8)
+
+        def model(self, hp: Mapping[str, Any]) -> nn.Module:
+            return nn.Sequential(self.first, nn.ReLU(), nn.Linear(8, 10))
+
+    experiment, settings = Trained(), Settings(2, 1, "float32", Path())
+    array = raygpu.fuse(experiment, trials(LRS), epochs=2, splits=few(100), device=DEVICE)
+    run_to_the_end(array)
+    for trial in trials(LRS):
+        alone = TorchSolo(Trained(), few(100), trial, settings, DEVICE)
+        while alone.run_epoch() is not None:
+            pass
+        state = array.member_state(trial.trial_id)["model"]
+        for name, value in alone.model.state_dict().items():
+            torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""A Keras trial alone: its checkpoint in bfloat16, masks and logits in half precision, the order of random states."""
+"""A Keras trial alone: its checkpoint in bfloat16, masks, logits and metrics in half precision, random states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygpu import KerasExperiment, Splits
+from raygpu import KerasExperiment, Mean, Splits, Sum
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from tests.ranks import compute_in
@@ -107,6 +107,38 @@ def test_probabilities_are_trained_by_their_logits(precision: str, outputs: str)
     )
     losses = ["train/loss", "validation/loss"]
     assert [found[name] for name in losses] == pytest.approx([wanted[name] for name in losses], rel=1e-6)
+
+
+class Hourly(Brief):
+    """Hits by the hour: a whole number over a fraction; and a mean whose weight half precision does not hold."""
+
+    def data(self) -> Splits:
+        plain = few(64, 40)
+        hours = np.linspace(0.001, 0.02, 64).astype(np.float32)
+        return Splits(
+            plain.train_inputs, {"label": plain.train_targets, "hours": hours},
+            plain.validation_inputs, {"label": plain.validation_targets, "hours": hours[:40]},
+        )  # fmt: skip
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs, targets["label"])
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        import keras
+
+        hits = keras.ops.equal(keras.ops.argmax(outputs, -1), keras.ops.cast(targets["label"], "int32"))
+        count, hours = keras.ops.sum(keras.ops.cast(hits, "int32")), keras.ops.sum(targets["hours"])
+        half = keras.ops.cast(keras.ops.sum(targets["hours"]) * 0 + 1, "bfloat16")
+        return {"count": Sum(count), "hourly": Mean(count, hours), "each": Mean(half, keras.ops.size(hits) + 1001)}
+
+
+def test_a_weight_keeps_its_fraction_beside_a_whole_number() -> None:
+    experiment = Hourly()
+    found = solo(experiment, lr=0.1).evaluate()
+    assert found["count"] > 0
+    hours = float(np.sum(experiment.data().validation_targets["hours"], dtype=np.float64))
+    assert found["hourly"] == pytest.approx(found["count"] / hours, rel=1e-6)
+    assert found["each"] == pytest.approx(1 / 1041, rel=1e-9)
 
 
 def test_random_states_come_in_the_order_of_their_making_whatever_surrounds_their_numbers() -> None:

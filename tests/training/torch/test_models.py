@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.torch.models import cast_model
+from raygpu.training.torch.models import CHECKPOINT, _sum_of_bits, cast_model, initial_model, trained_model
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp
 from tests.torch_device import DEVICE
@@ -69,3 +70,81 @@ def test_arrays_and_audits_leave_the_experiment_as_it_was(dtype: torch.dtype | N
     array.run_epoch()  # audited
     assert experiment.backbone.weight.dtype == experiment.factor.dtype == torch.float32
     assert TorchSolo(experiment, experiment.data(), trials[0], settings, DEVICE).run_epoch() is not None
+
+
+BACKBONE = nn.Linear(64, 8)
+
+
+class Global(Mlp):
+    """Gives a global variable to all models, frozen or not."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(BACKBONE.requires_grad_(hp["trains"]), nn.Linear(8, 10))
+
+
+@pytest.fixture
+def backbone(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    made = nn.Linear(64, 8)
+    monkeypatch.setattr(sys.modules[__name__], "BACKBONE", made)
+    return made
+
+
+def test_parameters_that_are_given_again_are_refused_once_they_have_changed(backbone: nn.Module) -> None:
+    for _ in range(2):
+        assert initial_model(Global(), {"trains": False}, 0)[0] is backbone
+    backbone.load_state_dict({name: value.clone() for name, value in backbone.state_dict().items()})
+    assert initial_model(Global(), {"trains": False}, 0)[0] is backbone
+    with torch.no_grad():
+        backbone.weight[1, 1] += 1e-6
+    with pytest.raises(ValueError, match=r"returned the parameter 0\.weight again.* and has changed: make new ones"):
+        initial_model(Global(), {"trains": False}, 0)
+
+
+def test_parameters_that_are_given_to_two_trainings_are_refused(backbone: nn.Module) -> None:
+    initial_model(Global(), {"trains": False}, 0)
+    with pytest.raises(ValueError, match=r"returned the parameter 0\.weight again, which an earlier model has: make"):
+        initial_model(Global(), {"trains": True}, 0)
+
+
+def test_a_frozen_trial_after_one_that_has_trained_a_global_variable_is_refused(backbone: nn.Module) -> None:
+    settings = Settings(1, 1, "float32", Path())
+    trials = [Trial("t0000", 0, {"lr": 0.1, "batch_size": 16, "trains": trains}) for trains in (True, False)]
+    TorchSolo(Global(), Mlp().data(), trials[0], settings, DEVICE).run_epoch()
+    with pytest.raises(ValueError, match="which an earlier model has and has changed"):
+        TorchSolo(Global(), Mlp().data(), trials[1], settings, DEVICE)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(()), torch.zeros(3, 5)[:, 1:].t(), torch.zeros(3, dtype=torch.complex64), torch.zeros(5).bfloat16()],
+    ids=lambda tensor: f"{tensor.dtype} {list(tensor.shape)}",
+)
+def test_a_change_of_any_number_shows_in_the_sum_of_bits(tensor: torch.Tensor) -> None:
+    before = _sum_of_bits(tensor)
+    tensor[(-1,) * tensor.ndim] += 1e-6
+    assert _sum_of_bits(tensor) != before
+
+
+def test_a_parameter_without_memory_has_no_bits() -> None:
+    assert _sum_of_bits(nn.LazyLinear(3).weight) == _sum_of_bits(torch.zeros(3, device="meta")) == 0
+
+
+def test_loaded_models_are_apart_from_each_other_and_from_the_experiment(tmp_path: Path) -> None:
+    class Held(Mlp):
+        def __init__(self) -> None:
+            self.backbone = nn.Linear(64, 8)
+
+        def model(self, hp: Mapping[str, Any]) -> nn.Module:
+            return nn.Sequential(self.backbone, nn.Linear(8, 10))
+
+    experiment, trial = Held(), Trial("t0000", 0, {"lr": 0.1, "batch_size": 16})
+    before = experiment.backbone.weight.detach().clone()
+    weights = []
+    for number in range(2):
+        model = Held().model({})
+        weights.append(model[0].weight)
+        (tmp_path / str(number)).mkdir()
+        torch.save({"model": model.state_dict()}, tmp_path / str(number) / CHECKPOINT)
+    loaded = [trained_model(experiment, trial, tmp_path / str(number)) for number in range(2)]
+    assert all(torch.equal(model[0].weight, weight) for model, weight in zip(loaded, weights, strict=True))
+    assert torch.equal(experiment.backbone.weight, before)

@@ -1,0 +1,49 @@
+"""Layers that live longer than a model: those that an experiment keeps, and those that `model(hp)` returns again."""
+
+from __future__ import annotations
+
+import re
+import weakref
+import zlib
+from collections import defaultdict
+
+from raygpu.experiment import Experiment
+from raygpu.training.keras.keras_private_api import all_layers
+from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.own_copy import parts_of
+
+GIVEN = "_raygpu_given"
+"""Attribute of variables that a training has got: the experiment of the first one, and a checksum of their values then;
+None of those that train."""
+NUMBERED = re.compile(r"(.+?)(?:_(\d{1,4}))?")
+"""Name that Keras gives to a layer: that of its class, from the second one on with a number."""
+
+
+def require_new(model: keras.Model, experiment: Experiment) -> None:
+    """Raise ValueError if `model(hp)` has returned variables again, of a training by another copy of the experiment,
+    that are trained, or that have changed since."""
+    for variable in model.weights:
+        checksum = None if variable.trainable else zlib.crc32(tf.convert_to_tensor(variable).numpy().tobytes())
+        owner, given = getattr(variable, GIVEN, (None, checksum))
+        if owner is None:
+            setattr(variable, GIVEN, (weakref.ref(experiment), checksum))
+        elif owner() is not experiment and (checksum is None or given != checksum):
+            raise ValueError(
+                f"model(hp) returned the variable {variable.path} again, which an earlier model has: make new ones, or"
+                " keep their layer in an attribute of the experiment; each trial has a copy of it if Keras can copy it,"
+                " by its get_config()"
+            )
+
+
+def name_after(experiment: Experiment) -> None:
+    """Let Keras name new layers as where it has made those that an experiment keeps: no name is given twice."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    for value in vars(experiment).values():
+        for each in (value, *parts_of(value)):
+            for layer in all_layers(each) if isinstance(each, keras.layers.Layer) else ():
+                found = NUMBERED.fullmatch(layer.name)
+                if found is not None:
+                    counts[found[1]] = max(counts[found[1]], int(found[2] or 0) + 1)
+    for name, count in counts.items():
+        while keras.backend.get_uid(name) < count:
+            pass
