@@ -119,10 +119,11 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
             for part in made.parts
         ]
     generations = Generations.of(config)
-    if generations is not None and (used := generations.largest * first_round(config)) < made.slots:
+    if generations is not None and (used := generations.end(0) * first_round(config)) < made.slots:
+        first = "" if generations.largest == generations.end(0) else " at first"
         lines.append(
-            f"plan: {_generations(config, generations)} at a time, so {used} of {made.slots} places are used; a larger"
-            " --search.generation uses more and learns less"
+            f"plan: {_generations(config, generations)} at a time, so {used} of {made.slots} places are used{first}; a"
+            " larger --search.generation uses more and learns less"
         )
     return lines
 

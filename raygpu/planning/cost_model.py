@@ -36,7 +36,7 @@ class Size:
     epochs: float
     """Epochs of a mean trial: some may be stopped early."""
     at_once: int
-    """Largest number of trials that may run at the same time: one generation of Optuna's."""
+    """Largest number of trials that may run at the same time: the first generation of Optuna's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class Generations:
 
     num_sets: int
     """Number of sets of the search."""
+    first: int
+    """Number of sets of the first generation, if there are as many."""
     starts: tuple[int, ...]
     """Number of sets before each generation, the first one's 0."""
 
@@ -45,7 +47,7 @@ class Generations:
     @classmethod
     def equal(cls, num_sets: int, size: int) -> Generations:
         """Return generations of one size."""
-        return cls(num_sets, tuple(range(0, num_sets, size)))
+        return cls(num_sets, size, tuple(range(0, num_sets, size)))
 
     @classmethod
     def growing(cls, num_sets: int) -> Generations:
@@ -53,7 +55,7 @@ class Generations:
         starts = [0]
         while (after := starts[-1] + max(FIRST, min(LARGEST, starts[-1] // PART))) < num_sets:
             starts.append(after)
-        return cls(num_sets, tuple(starts))
+        return cls(num_sets, FIRST, tuple(starts))
 
     def number(self, before: int) -> int:
         """Return the number of the generation of the set that has this many before it."""
@@ -69,12 +71,7 @@ class Generations:
         """Number of sets of the largest generation."""
         return max(self.end(start) - start for start in self.starts)
 
-    @property
-    def mean(self) -> float:
-        """Mean number of sets of a generation."""
-        return self.num_sets / len(self.starts)
-
     def __str__(self) -> str:
-        """Return the sizes as text, `8` or `8 to 37`."""
+        """Return the sizes as text, `8` or `8 to 32`."""
         first = self.end(0)
         return f"{first}" if self.largest == first else f"{first} to {self.largest}"

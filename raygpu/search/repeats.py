@@ -83,13 +83,13 @@ def first_round(config: SweepConfig) -> int:
     return _target(0, per_set, racing=config.racing, screened=config.stopping.algorithm != "none")
 
 
-def given_at_once(config: SweepConfig) -> float | None:
-    """Return the number of trainings that a sweep gives out before it wants results, the mean of a search whose
-    generations grow; None for all of them."""
+def given_at_once(config: SweepConfig) -> int | None:
+    """Return the number of trainings that a sweep gives out before it wants results, at first if its generations grow;
+    None for all of them."""
     per_set, first, generations = Repetition.of(config).per_set, first_round(config), Generations.of(config)
     if generations is None and first == per_set:
         return None
-    return first * (generations.mean if generations is not None else config.trials or 1)
+    return first * (generations.first if generations is not None else config.trials or 1)
 
 
 def _target(given: int, per_set: int, *, racing: bool, screened: bool) -> int:

@@ -146,7 +146,7 @@ class OptunaSampler:
         self.generations = generations
         self.seed = seed
         self._failed = optuna.trial.TrialState.FAIL
-        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generations.end(0), several=len(maximize) > 1)
+        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generations.first, several=len(maximize) > 1)
         self._study = optuna.create_study(
             directions=["maximize" if more else "minimize" for more in maximize], sampler=chosen
         )
@@ -199,7 +199,10 @@ class OptunaSampler:
         self.generations = larger.generations
 
     def _open_generation(self) -> None:
-        for index in range(self._given, self.generations.end(self._given)):
+        end = self.generations.end(self._given)
+        if self._given not in self.generations.starts:  # the rest of one that the end of a shorter search had cut
+            end = self.generations.end(end)
+        for index in range(self._given, end):
             asked = self._study.ask()
             trial = Trial(Trial.name(index), trial_seed(self.seed, index), suggest_all(self.space, asked))
             self._asked[trial.trial_id] = asked

@@ -218,7 +218,7 @@ def test_other_sets_are_refused():
         ({"repeats": 3, "stopping": {"algorithm": "median"}}, 1, 4),
         ({"repeats": 3, "search": {"algorithm": "optuna", "generation": 2}}, 3, 6),
         ({"search": {"algorithm": "optuna", "generation": 2}}, 1, 2),
-        ({"search": {"algorithm": "tpe"}}, 1, 4),
+        ({"search": {"algorithm": "tpe"}}, 1, 8),
     ],
 )
 def test_the_plan_knows_how_many_are_given_out(fields, first, at_once):
@@ -226,4 +226,4 @@ def test_the_plan_knows_how_many_are_given_out(fields, first, at_once):
     assert (first_round(config), given_at_once(config)) == (first, at_once)
     search = repeated(sampler(config, SPACE), config)
     assert isinstance(search, Repeats) == (config.repeats > 1)
-    assert len(drawn(search)) == (at_once or 4 * config.repeats)
+    assert len(drawn(search)) == min(at_once or 4 * config.repeats, 4 * config.repeats)

@@ -150,7 +150,7 @@ class Cluster:
         # Ray turns tokens on for a local cluster, unless told not to.
         own = self.local and os.environ.get("RAY_AUTH_MODE") == "token"
         token = " (its token: ray get-auth-token)" if own else ""
-        missing = "Ray dashboard: not running (pip install ray[default])"
+        missing = "Ray dashboard: not running (it needs: pip install ray[default])"
         self.dashboard.then(lambda url: say(missing if url is None else f"Ray dashboard: {url}{token}"))
 
     def detail_lines(self) -> list[str]:

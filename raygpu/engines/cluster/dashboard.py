@@ -7,12 +7,19 @@ dashboard.close()            # before Ray's end
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Ray takes seconds to import
+    from raygpu.engines.cluster.ray_private_api import DashboardAddress
 
 LOOK_S = 0.25
+START_S = 180.0
+"""Seconds after which a dashboard that has not started is given up: a cold machine of two cores takes its time."""
 
 
 class Dashboard:
@@ -28,20 +35,21 @@ class Dashboard:
     @classmethod
     def starting(cls) -> Dashboard:
         """Return the dashboard of the Ray that this process has just started."""
+        from raygpu.engines.cluster.ray_private_api import DashboardAddress
+
         found = cls()
         found._url = Future()
-        found._thread = Thread(target=found._look, name="dashboard", daemon=True)
+        found._thread = Thread(target=found._look, args=(DashboardAddress(),), name="dashboard", daemon=True)
         found._thread.start()
         return found
 
-    def _look(self) -> None:
-        from raygpu.engines.cluster.ray_private_api import DashboardAddress
-
-        address = None
-        with suppress(Exception):  # of a Ray that has ended; whoever trains says so
-            starting = DashboardAddress()
-            while (address := starting.look()) is None and not starting.is_lost and not self._closing.wait(LOOK_S):
-                pass
+    def _look(self, starting: DashboardAddress) -> None:
+        address, until = None, time.monotonic() + START_S
+        while address is None and time.monotonic() < until and not starting.is_lost:
+            with suppress(Exception):  # of a head that is slow to answer, or has ended, as whoever trains says
+                address = starting.look()
+            if address is not None or self._closing.wait(LOOK_S):
+                break
         self._url.set_result(url(address))
 
     def then(self, take: Callable[[str | None], object]) -> None:

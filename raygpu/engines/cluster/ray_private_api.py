@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray._private import ray_constants, services, state, worker
 from ray._private.auto_init_hook import auto_init_lock
+from ray._private.utils import get_dashboard_dependency_error
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.experimental import internal_kv
 
@@ -134,6 +135,7 @@ class DashboardAddress:
     def __init__(self) -> None:
         self._node = worker._global_node
         self._client = GcsClient(address=self._node.gcs_address)
+        self._has_packages = get_dashboard_dependency_error() is None
 
     def look(self) -> str | None:
         """Return HOST:PORT, and have Ray know it from then on; None as long as the dashboard starts."""
@@ -147,7 +149,9 @@ class DashboardAddress:
 
     @property
     def is_lost(self) -> bool:
-        """Whether there will be none: the dashboard has ended, or was not started."""
+        """Whether there will be none: the dashboard has ended, was not started, or lacks the packages of its pages."""
+        if not self._has_packages:
+            return True
         processes = self._node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, [])
         return all(each.process.poll() is not None for each in processes)
 
