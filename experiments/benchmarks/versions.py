@@ -31,10 +31,12 @@ RUNS = {
     "fused": ["sweep", "conf/sweep/digits_fused.toml", "--trials", "128", "--epochs", "20"],
     "functions": ["sweep", "conf/sweep/digits_function.toml", "--repeats", "100", "--epochs", "1",
                   "--stopping.algorithm", "none", "--gpu.fraction", "0.5"],
+    "short": ["sweep", "conf/sweep/digits_function.toml", "--trials", "2", "--epochs", "1",
+              "--stopping.algorithm", "none"],
     "train": ["train", "conf/train/digits.toml", "--epochs", "2", "--workers", "2"],
 }  # fmt: skip
-"""The compared commands, all tracked; of the training, nearly all is its start and its end, and of the 600 functions,
-what a short trial costs."""
+"""The compared commands, all tracked; of the training and of the two short functions, nearly all is the start and the
+end, and of the 600 functions, what a short trial costs."""
 
 
 def main() -> None:

@@ -162,9 +162,26 @@ def failures_reported(mailbox: Any) -> Iterator[None]:
 
 
 def _is_lost_peer(error: BaseException) -> bool:
-    """Return whether an error comes from the loss of another rank, by type or message of either framework."""
+    """Return whether an error comes from the loss of another rank, by type or message of either framework.
+
+    Errors that it was raised from are looked at too: the user's code may raise one of its own type instead.
+    """
     if ray.train.get_context().get_world_size() == 1:
         return False  # a function may use these libraries by itself
+    return any(_tells_lost_peer(each) for each in _chain(error))
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error, the one that it was raised from or while handling, and so on."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and not any(each is earlier for earlier in chain):
+        chain.append(each)
+        each = each.__cause__ if each.__cause__ is not None else each.__context__
+    return chain
+
+
+def _tells_lost_peer(error: BaseException) -> bool:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & LOST_PEER_ERRORS:
         return True

@@ -18,6 +18,7 @@ from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.controller import TrainController, placement_group_cleaner
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import worker_group
+from ray.util.state.exception import RayStateApiException
 
 R = TypeVar("R")
 
@@ -85,8 +86,15 @@ class OwnCleaner(placement_group_cleaner.PlacementGroupCleaner):
 
 
 def is_alive(actor_id: str, timeout: int) -> bool:
-    """Return whether an actor of this process's Ray is alive, by that Ray's own table of actors."""
-    return state.actors(actor_id).get("State") not in (None, "DEAD")
+    """Return whether an actor of this process's Ray is alive, by that Ray's own table of actors.
+
+    Raises RayStateApiException if the table cannot be read. After it Ray Train's cleaner asks again; after another
+    error its thread would end.
+    """
+    try:
+        return state.actors(actor_id).get("State") not in (None, "DEAD")
+    except Exception as error:
+        raise RayStateApiException(f"Ray's table of actors cannot be read: {error}") from error
 
 
 class OwnCleanerCallback(PlacementGroupCleanerCallback):

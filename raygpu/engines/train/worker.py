@@ -171,7 +171,8 @@ class _Keeper:
         noted, maximize, here = self.best, self.task.scoring.maximize, best.checkpoints.path
         disks = [here] if here is not None else []
         self.best = disk.patiently(disks, lambda: best.recovered(noted, uncopied, maximize=maximize))
-        if self.best is None or self.best.epoch < noted.epoch:
+        sign = 1 if maximize else -1  # epochs are not compared: earlier releases noted none for the best score
+        if self.best is None or sign * self.best.score < sign * noted.score:
             self.training.notes.append(lost_line(noted, self.best))
 
     def due(self, progress: Progress) -> bool:

@@ -64,3 +64,40 @@ def test_an_error_of_the_user_s_code_is_no_lost_peer(
     context = SimpleNamespace(get_world_size=lambda: 2)
     monkeypatch.setattr(rank_group.ray.train, "get_context", lambda: context)
     assert _is_lost_peer(error) == is_lost
+
+
+class TrainError(Exception):
+    """An error of the user's code."""
+
+
+def raised_again(error: Exception, how: str) -> BaseException:
+    """The error of code that handles another one by raising its own."""
+    try:
+        try:
+            raise error
+        except Exception as caught:
+            if how == "from":
+                raise TrainError("the step has failed") from caught
+            if how == "from None":
+                raise TrainError("the step has failed") from None
+            raise TrainError("the step has failed")  # noqa: B904
+    except TrainError as raised:
+        return raised
+
+
+@pytest.mark.parametrize("how", ["from", "from None", "while handling"])
+@pytest.mark.parametrize(("error", "is_lost"), [(RuntimeError(CLOSED), True), (ValueError("read NCCL"), False)])
+def test_a_lost_peer_is_known_behind_an_error_of_the_user_s_own_type(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_lost: bool, how: str
+) -> None:
+    context = SimpleNamespace(get_world_size=lambda: 2)
+    monkeypatch.setattr(rank_group.ray.train, "get_context", lambda: context)
+    assert _is_lost_peer(raised_again(error, how)) == is_lost
+
+
+def test_errors_that_are_each_other_s_cause_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_world_size=lambda: 2)
+    monkeypatch.setattr(rank_group.ray.train, "get_context", lambda: context)
+    error, other = TrainError(), TrainError()
+    error.__cause__, other.__cause__ = other, error
+    assert not _is_lost_peer(error)

@@ -19,6 +19,7 @@ from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy, 
 from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from raygpu.engines.train import train_private_api
 from raygpu.engines.train.train_private_api import (
     LocalPolicy,
     OwnCleaner,
@@ -47,6 +48,23 @@ def test_a_cleaner_asks_its_own_ray_and_not_a_dashboard(ray_address: str) -> Non
         assert not is_alive("f" * len(controller._actor_id.hex()), 1)
     finally:
         ray.shutdown()
+
+
+def test_a_cleaner_asks_again_after_an_error_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([RuntimeError("GCS is away"), KeyError("State"), {"State": "ALIVE"}, {"State": "DEAD"}])
+
+    def actors(_: str) -> dict[str, str]:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(train_private_api.state, "actors", actors)
+    monkeypatch.setattr(placement_group_cleaner, "is_actor_alive", None)
+    cleaner = OwnCleaner("an id", 0.0, 1.0, 1.0)
+    monkeypatch.setattr(cleaner, "_exit", lambda: None)
+    cleaner._monitor_loop()
+    assert next(answers, None) is None
 
 
 def test_the_cleaner_is_raygpu_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,3 +93,18 @@ def test_a_best_score_without_a_checkpoint_is_forgotten_and_told(
     instead = "the one of epoch 1 is kept, score 3" if is_kept else "no other is kept"
     assert resumed.notes == [f"the checkpoint of the best epoch, 2, score 1, is lost; {instead}"]
     assert kept(tmp_path) == ("epoch 1" if is_kept else None)
+
+
+@pytest.mark.parametrize(("kept_score", "is_lost"), [(1.0, False), (3.0, True)])
+def test_a_best_checkpoint_without_a_noted_epoch_is_lost_by_its_score_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_score: float, is_lost: bool
+) -> None:
+    """Checkpoints of earlier releases do not tell the epoch of the best score."""
+    checkpoint(tmp_path / "best", 3, kept_score, (kept_score, 3))
+    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3))
+    progress = json.loads((last / "progress.json").read_text())
+    del progress["best_epoch"]
+    (last / "progress.json").write_text(json.dumps(progress))
+    resumed = Resumed(tmp_path, last, monkeypatch)
+    assert resumed.best == Best(kept_score, 3)
+    assert bool(resumed.notes) == is_lost
