@@ -3,7 +3,8 @@
 python -m raygpu.deliver runs/digits-20261122-101500
 python -m raygpu.deliver runs/*
 
-A run without an end, because its command was killed, gets its waiting writes; --resume goes on with it.
+A run without an end, because its command was killed, gets its waiting writes; --resume goes on with it, and with a
+training that failed, whose run stays a failed one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from raygpu.cli.flags import Arguments, Flags
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, RaygpuError, TrackingError
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.scratch import fetched
 from raygpu.storage import Storage
 from raygpu.workflow.run_presentation import presentation
@@ -55,7 +56,8 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
     folder.claim()
     with ExitStack() as stack:
         stack.callback(folder.hand_over)
-        summary = folder.read_summary()
+        has_failed = folder.read_run().get(ENDED) == "failed"
+        summary = folder.read_summary() if not has_failed else None  # the one of an earlier interruption
         shown = presentation(config, folder, summary)
         make = SweepSession if kind == "sweep" else TrainSession
         session: Session = make(config, folder, open_store(config), presentation=shown)
@@ -65,12 +67,16 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
             session.lacks_model = summary["tracking"].get("lacks_model")
         for line in session.close(summary, interrupted=interrupted, say=say):
             say(line)
+        tree = session.writer.ready(0) if has_failed and session.fault is None else None
+        if tree is not None and session.run_id is not None:
+            tree.end_run(session.run_id, "failed")
     if session.fault is not None or session.lacks_model is not None:
         return False
     if (refused := folder.path / REFUSED).is_file():
         say(f"{folder}: all is in MLflow but for what it refused: {refused}")
         return False
-    ended = "all of it is in MLflow" if summary is not None else f"it has not ended: {folder.resumed_by(kind)}"
+    how = "it has failed" if has_failed else "it has not ended"
+    ended = "all of it is in MLflow" if summary is not None else f"{how}: {folder.resumed_by(kind)}"
     say(f"{folder}: {ended}")
     return True
 

@@ -8,20 +8,23 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from raygpu import deliver
-from raygpu.config import SweepConfig
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import TrackingError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking.client import Refused
 from raygpu.tracking.runs import RunTree
-from raygpu.tracking.session import SweepSession, open_store
+from raygpu.tracking.session import SweepSession, TrainSession, open_store
+from raygpu.workflow import training_run
+from raygpu.workflow.training_run import TrainingRun
 from tests.tracking.services import children, epoch, eventually, lose_first_run, losses, trial
 
 SUMMARY = {
@@ -272,3 +275,33 @@ def test_a_run_that_was_killed_while_it_waited_ends_as_it_was(
     tree = session.tree()
     assert tree is not None
     assert tree.mlflow.get_run(tree.run_id).info.status == ("KILLED" if interrupted else "FINISHED")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_run_of_a_training_that_failed_stays_a_failed_one(
+    config: SweepConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_late: bool,
+) -> None:
+    given = {"experiment": "a:b", "metric": "loss", "epochs": 2, "name": "t", "hyperparameters": {"lr": 0.1}}
+    training = TrainConfig.model_validate(given | {"tracking": config.tracking.model_dump()})
+    folder = RunDirectory.create(tmp_path / "runs", "t")
+    folder.write_config(training, tmp_path, kind="train")
+    folder.write_summary({"tracking": {"status": "interrupted"}})  # of an earlier start
+    session = TrainSession(training, folder, open_store(training), cpu_share=1.0)
+    tree = session.tree()
+    assert tree is not None
+    monkeypatch.setattr(training_run, "FAILED_S", 1.0)
+    with locked(config) if is_late else nullcontext():
+        session.writer.run_metrics(1, {"loss": 1.0})
+        TrainingRun._end_failed(cast(Any, SimpleNamespace(session=session, console=SimpleNamespace(line=print))))
+    no_delivery_hangs()
+    assert tree.mlflow.get_run(tree.run_id).info.status == ("RUNNING" if is_late else "FAILED")
+    for _ in range(2):
+        assert deliver.main([str(folder)]) == 0
+        run = tree.mlflow.get_run(tree.run_id)
+        assert (run.info.status, run.data.tags["raygpu.status"]) == ("FAILED", "failed")
+        assert run.data.metrics["loss"] == 1.0
+        assert f"{folder}: it has failed: raygpu train --resume {folder}" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from raygpu.config.sections import TrackingSection
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.gpu_shares import Node
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.workflow.opened_run import TrainRun
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.training_layout import layout
@@ -167,12 +167,14 @@ def test_a_failed_training_has_ended_in_mlflow_and_goes_on_once_mended(config: M
     assert failed.data.metrics["score"] == 0.0
     assert not folder.journal.exists()
     assert folder.error.exists()
+    assert folder.read_run()[ENDED] == "failed"
     (tmp_path / "mended").touch()
     train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
     ended = client.get_run(run_id)
     assert (ended.info.status, ended.data.tags["raygpu.status"]) == ("FINISHED", "finished")
     assert ended.data.metrics["score"] == 5.0
     assert not folder.error.exists()
+    assert folder.read_run()[ENDED] is None
 
 
 CASE = """

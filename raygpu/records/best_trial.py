@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from raygpu.config import SweepConfig, read_toml
+from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.whole_files import write_whole
 from raygpu.search.command_line import filled
@@ -42,6 +43,15 @@ def write_best(
     given = dict(values or {})
     source = own["source"] | given.pop("source", {})
     write_whole(folder.best_toml, tomli_w.dumps({**own, **given, "source": source}))
+
+
+def is_best(folder: RunDirectory, trial: TrialRecord) -> bool:
+    """Return whether the file is of this trial, scored at the same epoch."""
+    try:
+        source = read_toml(folder.best_toml).get("source", {}) if folder.best_toml.is_file() else {}
+    except BadInput:  # somebody has edited it
+        return False
+    return bool(source.get("trial_id") == trial.trial.trial_id and source.get("epoch") == trial.score_epoch)
 
 
 def add_to_best(folder: RunDirectory, source: Mapping[str, Any]) -> None:

@@ -42,6 +42,8 @@ SCORE = "score.json"
 """File, in the checkpoint of a best epoch, with the epoch and its score."""
 PROGRESS = "progress.json"
 """File, in a checkpoint, that says how far the training had got."""
+ENDED = "ended"
+"""Key, in the run's state, of the status with which a training without a summary has ended: failed."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
@@ -239,7 +241,7 @@ class RunDirectory:
         kind: its command; None for any. flag: the flag that named it. Raises BadInput.
         """
         remote = "://" in str(where)
-        folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve())._with_storage()
+        folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve()).with_storage()
         of_earlier_pack = kind is None and folder.profile.is_file()  # which had no configuration in its folder
         for needed in () if of_earlier_pack else (folder.config, folder.run):
             if not needed.is_file():
@@ -255,7 +257,7 @@ class RunDirectory:
             raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
         return folder
 
-    def _with_storage(self) -> RunDirectory:
+    def with_storage(self) -> RunDirectory:
         """Return the folder with the storage that its configuration names."""
         storage = read_toml(self.config).get("storage", LOCAL) if self.config.is_file() else LOCAL
         return self if storage == LOCAL else RunDirectory(self.path, Storage.at(storage) / self.name)
@@ -271,7 +273,7 @@ class RunDirectory:
         storage.require_answer()
         if not storage.has(folder.config.name):
             raise BadInput(f"{storage} is no run's folder: it has no {folder.config.name}")
-        if folder.path.exists() and cls(folder.path)._with_storage().storage != storage:
+        if folder.path.exists() and cls(folder.path).with_storage().storage != storage:
             raise BadInput(f"{folder.path} is another run than {storage}; move it away, or go on in another folder")
         try:
             folder.trials.mkdir(parents=True, exist_ok=True)
@@ -285,7 +287,7 @@ class RunDirectory:
 
     def _download(self, storage: Storage) -> None:
         """Download the files that a next command reads, but for those that a start which was killed here has longer."""
-        replaced = [self.config, self.run, self.summary, self.trials_csv, self.sets_csv, self.best_toml]
+        replaced = [self.config, self.run, self.summary, self.trials_csv, self.sets_csv, self.best_toml, self.error]
         for file in (*replaced, *([] if self.journal.exists() else [self.journal])):
             if storage.has(file.name):
                 file.write_bytes(storage.read(file.name))

@@ -60,8 +60,14 @@ class ScoreOnTest:
         return cls(num_samples, tuple(by_trial), means, errors, winners, dict(epochs or {}), trained)
 
     def covers(self, trial_ids: Collection[str], epochs: Mapping[str, int | None] | None = None) -> bool:
-        """Return whether exactly the models of these trials, at these epochs, have been scored already."""
-        return set(trial_ids) == set(self.trial_ids) and dict(epochs or {}) == dict(self.epochs)
+        """Return whether exactly the models of these trials, at these epochs, have been scored already; at any epochs
+        for a score that does not note them."""
+        return set(trial_ids) == set(self.trial_ids) and (not self.epochs or dict(epochs or {}) == dict(self.epochs))
+
+    def is_of(self, trained: Mapping[str, int | None]) -> bool:
+        """Return whether this is the score of a set of hyper-parameters. trained: epochs of its models by trial id."""
+        scored = {name: epoch for name, epoch in trained.items() if name in self.trial_ids}
+        return len(trained) == (self.num_trained or len(self.trial_ids)) and self.covers(scored, scored)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the `test` of `summary.json`."""

@@ -35,5 +35,7 @@ def keep_checkpoints(
         if trial_id in wanted and source.is_dir():
             shutil.rmtree(folder.checkpoints / trial_id, ignore_errors=True)
             source.download(folder.checkpoints / trial_id)
+            if folder.storage is not None:  # an earlier one, which would be taken for the newer
+                (folder.shared / CHECKPOINTS / trial_id).remove()
     for source in sources.values() if complete else ():
         (source.parent.parent if source.parent.name == MEMBERS else source).remove()

@@ -40,8 +40,14 @@ class WholeFolder:
         """Move complete content to its place; an earlier process may have been killed before that."""
         if self._part.has(WHOLE):
             self.folder.remove()
-            self._part.move_to(self.folder)
-            self.folder.discard(WHOLE)
+            if self.folder.path is not None:
+                self._part.move_to(self.folder)
+                self.folder.discard(WHOLE)
+            else:  # a removal that is cut short must not leave the mark to a part of the content
+                self._part.copy_to(self.folder)
+                self.folder.discard(WHOLE)
+                self._part.discard(WHOLE)
+                self._part.remove()
 
     @property
     def _part(self) -> Storage:

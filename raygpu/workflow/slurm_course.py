@@ -11,6 +11,7 @@ from typing import Literal
 
 from raygpu.errors import RaygpuError
 from raygpu.records.run_directory import PROGRESS, RunDirectory
+from raygpu.storage import Storage
 
 Cause = Literal["clock", "preempted", "told", "stopped"]
 """Why a command was interrupted: the end of the wall time is near; Slurm gives the nodes to another job; Slurm ends the
@@ -106,15 +107,24 @@ def progress_of(folder: Path) -> float:
 
 
 def _saved(directory: RunDirectory) -> float:
-    """Return the epochs of a training's last checkpoint, and the part of the one within which it was saved; 0 without a
-    checkpoint that can be read."""
+    """Return the epochs of a training's last checkpoint that can be read, and the part of the one within which it was
+    saved; 0 without one."""
     try:
-        for checkpoint in directory.training_checkpoints()[:1]:
-            saved = json.loads(checkpoint.read(PROGRESS))
-            return float(saved["epoch"] + saved["step"] / (1 + saved["step"]))
-    except (OSError, ValueError, TypeError, KeyError, RaygpuError):
-        pass  # it was being written
-    return 0.0
+        directory = directory.with_storage()
+        directory.shared.require_answer()
+        epochs = map(_epochs_of, directory.training_checkpoints())
+        return next((each for each in epochs if each is not None), 0.0)
+    except (OSError, RaygpuError):
+        return 0.0
+
+
+def _epochs_of(checkpoint: Storage) -> float | None:
+    """Return the epochs after which a training was saved; None for a checkpoint that cannot be read."""
+    try:
+        saved = json.loads(checkpoint.read(PROGRESS))
+        return float(saved["epoch"] + saved["step"] / (1 + saved["step"]))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # it was being written
+        return None
 
 
 def usage_line(number: str, hours: float, num_nodes: int, gpus: Sequence[str], rgu_hours: float | None) -> str:

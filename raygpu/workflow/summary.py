@@ -15,7 +15,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records import objectives_csv, population_file, sets_csv, trials_csv
-from raygpu.records.best_trial import add_to_best, command_line, drop_best, drop_description, write_best
+from raygpu.records.best_trial import add_to_best, command_line, drop_best, drop_description, is_best, write_best
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
@@ -250,18 +250,20 @@ def write_files(
     if best is None:
         drop_best(folder)
     else:
+        if not is_best(folder, best):
+            drop_description(folder)
         write_best(folder, config, best, score=set_score(records, best), values=_schedule_of(config, records, best))
         if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
             add_to_best(folder, tested.metrics)
-        lines += _unlike(folder, best)
-        drop_description(folder)
+        checkpoint = folder.checkpoint(best.trial.trial_id)
+        lines += _unlike(folder, best) if checkpoint is not None else []
         has_model = isinstance(found.code, Experiment) and found.splits is not None
         # More repeats of an ended sweep may make another set the best one.
-        if has_model and not (folder.checkpoints / best.trial.trial_id).is_dir():
+        if has_model and checkpoint is None:
             lines.append(f"no checkpoint of the best trial, {best.trial.trial_id}, was kept")
-        elif has_model:
+        elif has_model and checkpoint is not None:
             try:
-                _describe_best(folder, found, best, predictions=not config.data.synthetic)
+                _describe_best(folder, found, best, checkpoint, predictions=not config.data.synthetic)
             except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
                 lines.append(f"no architecture and predictions of the best trial: {one_line(error)}")
     return lines
@@ -291,7 +293,7 @@ def _keep_files(folder: RunDirectory, records: Records, wanted: Sequence[str]) -
 
 def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
-    if best.score_rule != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
+    if best.score_rule != "best":
         return []
     kept = kept_epoch(folder, best.trial.trial_id)
     if kept == best.best_epoch:
@@ -303,15 +305,17 @@ def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     ]
 
 
-def _describe_best(folder: RunDirectory, found: Problem, best: TrialRecord, *, predictions: bool) -> None:
+def _describe_best(
+    folder: RunDirectory, found: Problem, best: TrialRecord, checkpoint: Path, *, predictions: bool
+) -> None:
     """Write `best/architecture.txt` and, if wanted, `best/predictions.csv`, from the best trial's checkpoint."""
-    checkpoint = folder.checkpoints / best.trial.trial_id
     inputs, targets = (take(part, slice(0, NUM_SAMPLES)) for part in found.validation_of(best.trial))
     if found.code.framework == "torch":
         from raygpu.training.torch.models import predict
     else:
         from raygpu.training.keras.solo import predict
     architecture, outputs = predict(found.code, best.trial, checkpoint, inputs)
+    drop_description(folder)
     folder.best.mkdir(exist_ok=True)
     (folder.best / "architecture.txt").write_text(architecture.rstrip() + "\n")
     if predictions and outputs and not isinstance(targets, Mapping):

@@ -24,7 +24,7 @@ from raygpu.planning.sweep_plan import Decision
 from raygpu.planning.sweep_schedule import schedule_of
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.score_on_test import TEST
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repetition
@@ -216,9 +216,16 @@ class SweepUnderWay:
             self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
+        self._take_noted_score()
         self._log_incomplete_sets()
         self._tag_front()
         self.session.writer.finish()  # what waits is delivered while Ray ends
+
+    def _take_noted_score(self) -> None:
+        """Add the winner's score on the test data to the summary, if an earlier start has made it."""
+        best, noted = best_record(self.records), ScoreOnTest.read(self.folder.read_run().get(TEST))
+        if best is not None and noted is not None and noted.is_of(trained_models(self.records, best)):
+            self.summary[TEST] = noted.as_dict()
 
     def _score_winner(self, context: SweepContext) -> None:
         """Score the winner of a sweep that has ended on the test data, if there is any; Ray is still there."""
@@ -231,7 +238,7 @@ class SweepUnderWay:
         models = kept_models(self.folder, self.records, trained, self.checkpoints)
         score = partial(score_winner, context, self.decision.plan, tested)
         found = scored_once(self.folder, tested, models, score, self.console.warn, self.config.folds, trained)
-        self.summary[TEST] = found.as_dict() if found is not None else None
+        self.summary[TEST] = found.as_dict() if found is not None else self.summary.get(TEST)
         self.stages.end(TEST)
 
     def _log_incomplete_sets(self) -> None:

@@ -21,7 +21,7 @@ from raygpu.errors import TrackingError
 from raygpu.experiment import take
 from raygpu.records import timeline
 from raygpu.records.clock import Stages
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.scratch import fetched
 from raygpu.records.timeline import TRAINING, Timeline
@@ -29,6 +29,7 @@ from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
+from raygpu.storage import StorageError
 from raygpu.workflow import registration, warm_start
 from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.run_presentation import presentation
@@ -105,9 +106,10 @@ class TrainingRun:
         self._next_reading = 0.0
         self._readings: dict[int, Reading] = {}
         shown = presentation(config, self.folder, None)
+        if self.folder.read_run().get(ENDED):
+            self.folder.write_run({ENDED: None})  # an earlier start's
         self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
-        lines = self.layout.lines([device.name for device in cluster.devices])
-        console.lines(lines)
+        console.lines(self.layout.lines([device.name for device in cluster.devices]))
         cluster.tell_address(console.line)
         console.line(self.session.address_line())
 
@@ -179,8 +181,7 @@ class TrainingRun:
             cpus=placing.cpus,
             gpus=placing.gpus,
         )
-        models = {trial.trial_id: (trial, ended.best.uri)}
-        score = partial(scores_on_test, work, tested)
+        models, score = {trial.trial_id: (trial, ended.best.uri)}, partial(scores_on_test, work, tested)
         self.on_test = scored_once(self.folder, tested, models, score, self.console.warn)
 
     def _abandon(self, error: BaseException) -> None:
@@ -201,6 +202,8 @@ class TrainingRun:
     def _end_failed(self) -> None:
         """End the run in MLflow as a failed one, which a resume opens again."""
         session = self.session
+        with suppress(OSError, StorageError):
+            session.folder.write_run({ENDED: "failed"})
         undelivered = session.writer.close(FAILED_S, self.console.line)
         with suppress(TrackingError):  # the fault that ended the training is the one to be shown
             tree = session.writer.ready(0)

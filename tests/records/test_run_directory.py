@@ -43,6 +43,21 @@ def test_the_error_of_a_trial_that_has_succeeded_since_is_deleted(tmp_path: Path
     assert not (folder.shared_trials / "t0003").has("error.txt")
 
 
+def test_the_error_of_a_failed_training_stays_when_another_machine_hands_over(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path / "shared"))
+    first, second = (RunDirectory(tmp_path / name, storage) for name in ("first", "second"))
+    for folder in (first, second):
+        folder.path.mkdir()
+    first.error.write_text("Traceback")
+    first.publish()
+    second._download(storage)
+    second.hand_over()
+    assert storage.read("error.txt") == b"Traceback"
+    second.error.unlink()  # it has ended well since
+    second.hand_over()
+    assert not storage.has("error.txt")
+
+
 class Bucket:
     """Object storage with one run."""
 
@@ -71,7 +86,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     files = {"config.toml": b"", "run.json": b"there", "timeline.jsonl": ONE_LINE, "population.jsonl": b"{}\n"}
     bucket = Bucket(files)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(RunDirectory, "_with_storage", lambda folder: RunDirectory(folder.path, bucket))  # type: ignore[arg-type]
+    monkeypatch.setattr(RunDirectory, "with_storage", lambda folder: RunDirectory(folder.path, bucket))  # type: ignore[arg-type]
     return bucket
 
 

@@ -50,6 +50,24 @@ def test_models_are_known_by_their_trials() -> None:
     assert not THREE.covers(("t0006-3", "t0006-1", "t0006-2", "t0006-4"))
 
 
+def test_a_score_that_does_not_note_epochs_is_that_of_its_trials() -> None:
+    assert ONE.covers(["t0006"], {"t0006": 12})
+    assert not ONE.covers(["t0007"], {"t0007": 12})
+
+
+def test_a_score_is_of_one_set_at_its_epochs() -> None:
+    trained = {"t0006-1": 2, "t0006-2": 2}
+    by_trial = {name: {"loss": 1.0} for name in trained}
+    whole = ScoreOnTest.of(4, by_trial, epochs=trained, num_trained=2)
+    assert whole.is_of(trained)
+    assert not whole.is_of(trained | {"t0006-2": 3})
+    assert not whole.is_of(trained | {"t0006-3": 2}), "another repeat has ended since"
+    assert not whole.is_of({"t0007-1": 2, "t0007-2": 2})
+    part = ScoreOnTest.of(4, {"t0006-1": {"loss": 1.0}}, epochs={"t0006-1": 2}, num_trained=2)
+    assert part.is_of(trained)
+    assert not part.is_of({"t0006-1": 2})
+
+
 def test_models_are_known_by_their_epochs() -> None:
     score = ScoreOnTest.of(4, {"t0000": {"loss": 1.0}}, epochs={"t0000": 10})
     assert ScoreOnTest.read(json.loads(json.dumps(as_json(score.as_dict())))) == score

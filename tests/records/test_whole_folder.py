@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,26 @@ def test_a_writing_that_ends_early_leaves_the_content_before(folder: WholeFolder
     folder.replace(lambda part: part.write("state", b"three"))
     assert content(folder) == {"state": b"three"}
     assert folder.folder.parent.folders() == ["kept"]
+
+
+def test_a_removal_that_ends_early_costs_no_content(folder: WholeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(part: Storage) -> None:
+        if part.name == ".kept" and part.has("state"):
+            part.discard("state")
+            raise KeyboardInterrupt
+        remove(part)
+
+    def write(part: Storage) -> None:
+        raise KeyboardInterrupt
+
+    remove = Storage.remove
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):  # a rename on disk removes nothing
+        patched.setattr(Storage, "remove", cut)
+        folder.replace(lambda part: part.write("state", b"one"))
+    assert content(folder) == {"state": b"one"}
+    with pytest.raises(KeyboardInterrupt):
+        folder.replace(write)
+    assert content(folder) == {"state": b"one"}
 
 
 @pytest.mark.parametrize("is_removed", [False, True])

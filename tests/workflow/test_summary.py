@@ -58,7 +58,9 @@ def recorded(num_trials: int, **statuses: Status) -> Records:
 
 def written(folder: RunDirectory, records: Records, checkpoints: dict[str, str]) -> list[str]:
     config = SweepConfig(experiment="a:B", metric="accuracy", trials=4, epochs=1, space={"lr": 0.1})
-    found = cast(Any, SimpleNamespace(code=Plain(), splits=Plain().data()))
+    splits = Plain().data()
+    part = splits.validation_inputs, splits.validation_targets
+    found = cast(Any, SimpleNamespace(code=Plain(), splits=splits, validation_of=lambda trial: part))
     summary = {"interrupted": records.count("interrupted")}
     return write_files(folder, config, cast(Problem, found), records, checkpoints, summary)
 
@@ -87,3 +89,61 @@ def test_a_best_trial_without_a_checkpoint_is_told_and_not_described_by_an_earli
     assert line == "no checkpoint of the best trial, t0001, was kept"
     assert not folder.best.exists()
     assert not (folder.shared / "best").is_dir()
+
+
+def described(storage: Storage) -> dict[str, str]:
+    return {name: (storage / "best").read(name).decode() for name in (storage / "best").files()}
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A sweep in object storage that another machine has ended; its folder here, as it was fetched."""
+
+    def predict(code: object, trial: Trial, checkpoint: Path, *_: object) -> tuple[str, list[np.ndarray]]:
+        return f"of {trial.trial_id} from {(checkpoint / 'state').read_text()}", []
+
+    monkeypatch.setattr("raygpu.training.torch.models.predict", predict)
+    storage = Storage(str(tmp_path / "shared" / "sweep"))
+    first, here = (RunDirectory(tmp_path / name / "sweep", storage) for name in ("first", "here"))
+    for folder in (first, here):
+        folder.trials.mkdir(parents=True)
+    written(first, recorded(1, t0000="finished"), kept(tmp_path, "t0000", "the first start"))
+    first.publish()
+    assert described(storage) == {"architecture.txt": "of t0000 from the first start\n"}
+    here._download(storage)
+    return here
+
+
+def kept(tmp_path: Path, trial_id: str, text: str) -> dict[str, str]:
+    path = tmp_path / "tune" / trial_id
+    path.mkdir(parents=True)
+    (path / "state").write_text(text)
+    return {trial_id: str(path)}
+
+
+def test_a_resume_on_another_machine_describes_the_winner_from_its_checkpoint(ended: RunDirectory) -> None:
+    records = recorded(2, t0001="finished", t0000="finished")
+    assert written(ended, records, {}) == []
+    ended.publish()
+    assert described(ended.shared) == {"architecture.txt": "of t0000 from the first start\n"}
+
+
+def test_the_description_of_a_winner_that_stays_outlives_its_checkpoint(ended: RunDirectory) -> None:
+    (ended.shared_checkpoints / "t0000").remove()
+    (line,) = written(ended, recorded(2, t0001="finished", t0000="finished"), {})
+    assert "no checkpoint of the best trial" in line
+    ended.publish()
+    assert described(ended.shared) == {"architecture.txt": "of t0000 from the first start\n"}
+    written(ended, recorded(2, t0000="finished", t0001="finished"), {})
+    assert described(ended.shared) == {}, "another winner"
+
+
+def test_a_winner_that_was_trained_on_replaces_its_checkpoint_in_storage(ended: RunDirectory, tmp_path: Path) -> None:
+    checkpoints = kept(tmp_path / "again", "t0000", "the second start")
+    assert written(ended, recorded(1, t0000="finished"), checkpoints) == []
+    found = ended.checkpoint("t0000")  # as MLflow's session asks for it
+    assert found is not None
+    assert (found / "state").read_text() == "the second start"
+    ended.publish()
+    assert described(ended.shared) == {"architecture.txt": "of t0000 from the second start\n"}
+    assert (ended.shared_checkpoints / "t0000").read("state") == b"the second start"

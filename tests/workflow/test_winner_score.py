@@ -74,6 +74,15 @@ def test_a_winner_that_was_trained_on_is_scored_again(folder: RunDirectory) -> N
     assert (found.epochs, found.winners) == ({"t0006": 60}, 2)
 
 
+def test_a_winner_whose_epochs_were_not_noted_is_not_scored_again(folder: RunDirectory) -> None:
+    score = Scorer()
+    scored_once(folder, TESTED, models("t0006"), score, print)
+    found = scored_once(folder, TESTED, models("t0006"), score, print, trained={"t0006": 10})
+    assert score.calls == [["t0006"]]
+    assert found is not None
+    assert found.winners == 1
+
+
 def test_the_score_of_a_part_of_a_sets_models_says_so(folder: RunDirectory) -> None:
     trained = {"t0008-1": 1, "t0008-2": 1, "t0008-3": 1}
     found = scored_once(folder, TESTED, models("t0008-3"), Scorer(), print, trained=trained)

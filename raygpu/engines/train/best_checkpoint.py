@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from raygpu.records.run_directory import PROGRESS
 from raygpu.records.training_progress import Best
 from raygpu.records.whole_folder import WholeFolder
 from raygpu.storage import Storage
 
+__all__ = ["BEST", "PROGRESS", "BestCheckpoint", "best_of", "lost_line"]
+
 BEST = "best"
 """Name of the folder, beside Ray Train's."""
-PROGRESS = "progress.json"
-"""File of a checkpoint with the training's progress and its best score."""
 
 
 def best_of(checkpoint: Storage) -> Best:
