@@ -14,8 +14,6 @@ from raygpu.records.training_progress import Best
 from raygpu.records.whole_folder import WholeFolder
 from raygpu.storage import Storage
 
-__all__ = ["BEST", "PROGRESS", "BestCheckpoint", "best_of", "lost_line"]
-
 BEST = "best"
 """Name of the folder, beside Ray Train's."""
 

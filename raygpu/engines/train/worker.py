@@ -17,7 +17,7 @@ import ray
 import ray.train
 
 from raygpu.devices import disk
-from raygpu.engines.train.best_checkpoint import PROGRESS, BestCheckpoint, lost_line
+from raygpu.engines.train.best_checkpoint import BestCheckpoint, lost_line
 from raygpu.engines.train.checkpoint_writer import CheckpointWriter
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.train_private_api import upload_in_daemon_threads
@@ -25,6 +25,7 @@ from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
 from raygpu.records import activity
 from raygpu.records.activity import Activity
+from raygpu.records.run_directory import PROGRESS
 from raygpu.records.scratch import fetched
 from raygpu.records.training_progress import Best, ControlRequest, Progress, Restored
 from raygpu.storage import Storage
