@@ -94,7 +94,7 @@ class CancerMlp(_Network):
 
 def boosting(hp: Mapping[str, Any]) -> None:
     """Boost trees, with a report after each epoch."""
-    for score in boosted(hp, 0, PROBLEMS["diabetes_boosting"].epochs):
+    for score in boosted(hp, hp["seed"], PROBLEMS["diabetes_boosting"].epochs):
         raygpu.report(search_error=score.validation, test_error=score.test)
 
 

@@ -1,4 +1,6 @@
-"""raygpu's own search: a sweep whose mode is chosen by measurement, with halving, without tracking.
+"""raygpu's own search: a sweep whose mode is chosen by measurement, without tracking.
+
+Random search stops trials by halving, as Ray Tune's ASHA here, and `tpe` by the median, as Optuna's here.
 
 python -m experiments.benchmarks.search_quality.raygpu_sweep --searcher raygpu ...
 """
@@ -41,7 +43,10 @@ def search(order: Search) -> None:
     if not problem.fused:
         space |= {"data_seed": order.seed}
     folder = order.notebook.path.with_suffix(".runs")
-    algorithm = {"raygpu": "random", "raygpu_tpe": "optuna"}[order.searcher]
+    algorithm, stopping = {
+        "raygpu": ("random", {"algorithm": "halving", "grace_epochs": GRACE_EPOCHS, "reduction": 3}),
+        "raygpu_tpe": ("tpe", {"algorithm": "median", "grace_epochs": GRACE_EPOCHS}),
+    }[order.searcher]
     config = SweepConfig.model_validate(
         {
             "name": "search",
@@ -55,7 +60,7 @@ def search(order: Search) -> None:
             "profiles": str(folder / "profiles"),
             "space": space,
             "search": {"algorithm": algorithm},
-            "stopping": {"algorithm": "halving", "grace_epochs": GRACE_EPOCHS, "reduction": 3},
+            "stopping": stopping,
             "tracking": {"enabled": False},
         },
     )
