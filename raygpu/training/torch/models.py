@@ -29,7 +29,8 @@ PLAIN_TYPES: list[Any] = [
 ]
 """Types of values beside torch's own that a checkpoint may have: those of NumPy's numbers and arrays."""
 GIVEN = "_raygpu_given"
-"""Attribute of parameters that `model(hp)` has returned once: a sum over the bits of their values."""
+"""Attribute of parameters that `model(hp)` has returned once, a sum over the bits of their values, and of modules, with
+such sums of their buffers by name."""
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -41,7 +42,7 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     """Make the model with initial parameters by the trial's seed, on the CPU: the same on every device.
 
     Raises TypeError if `model(hp)` is no torch.nn.Module, ValueError if it returns a parameter of an earlier model
-    again that is trained, or that has changed since.
+    again that is trained, or a parameter or buffer that has changed since.
     """
     seed_all(seed)
     model = build_model(experiment, hp)
@@ -50,16 +51,24 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     for name, parameter in model.named_parameters():
         given, bits = getattr(parameter, GIVEN, None), _sum_of_bits(parameter)
         if given is not None and (parameter.requires_grad or given != bits):
-            raise ValueError(
-                f"model(hp) returned the parameter {name} again, which an earlier model has{_and_trained(given, bits)}:"
-                " make new ones, or keep it in an attribute of the experiment, of which each trial has a copy"
-            )
+            raise _given_again(f"parameter {name}", changed=given != bits)
         setattr(parameter, GIVEN, bits)
+    for prefix, module in model.named_modules():
+        known = getattr(module, GIVEN, {})
+        sums = {name: _sum_of_bits(buffer) for name, buffer in module.named_buffers(recurse=False)}
+        for name in sums.keys() & known.keys():
+            if sums[name] != known[name]:
+                raise _given_again("buffer " + f"{prefix}.{name}".removeprefix("."), changed=True)
+        if sums:
+            setattr(module, GIVEN, sums)
     return model
 
 
-def _and_trained(given: int, bits: int) -> str:
-    return "" if given == bits else " and has changed"
+def _given_again(what: str, *, changed: bool) -> ValueError:
+    return ValueError(
+        f"model(hp) returned the {what} again, which an earlier model has{' and has changed' * changed}: make new ones,"
+        " or keep it in an attribute of the experiment, of which each trial has a copy"
+    )
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:

@@ -114,6 +114,18 @@ def test_a_frozen_trial_after_one_that_has_trained_a_global_variable_is_refused(
         TorchSolo(Global(), Mlp().data(), trials[1], settings, DEVICE)
 
 
+def test_a_trial_after_one_that_has_changed_the_statistics_of_a_global_variable_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    norm = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)).requires_grad_(False)
+    monkeypatch.setattr(sys.modules[__name__], "BACKBONE", norm)
+    trial, hp = Trial("t0000", 0, {"lr": 0.1, "batch_size": 16, "trains": False}), {"trains": False}
+    assert initial_model(Global(), hp, 0)[0] is initial_model(Global(), hp, 0)[0]
+    TorchSolo(Global(), Mlp().data(), trial, Settings(1, 1, "float32", Path()), DEVICE).run_epoch()
+    with pytest.raises(ValueError, match=r"returned the buffer 0\.1\.\w+ again, which an earlier model has and has ch"):
+        initial_model(Global(), hp, 0)
+
+
 @pytest.mark.parametrize(
     "tensor",
     [torch.zeros(()), torch.zeros(3, 5)[:, 1:].t(), torch.zeros(3, dtype=torch.complex64), torch.zeros(5).bfloat16()],
