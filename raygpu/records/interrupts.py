@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TextIO
 
@@ -70,27 +71,70 @@ class Interrupts:
     runs."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._handled = 0
+        self._has_arrived = False
+        self.arrivals: socket.socket | None = None
+        """Numbers of the signals that have come, as bytes; None where nothing tells."""
+        self.numbers: Collection[int] = ()
+        """Signals that count."""
+
+    @property
+    def count(self) -> int:
+        """Number of signals that have been handled, and at least 1 once `has_arrived` has found one."""
+        return max(self._handled, int(self._has_arrived))
 
     def note(self, *_: Any) -> None:
         """Handle a signal: count it; raise KeyboardInterrupt from the second on."""
         signal.alarm(0)  # see _as_interrupt
-        self.count += 1
-        if self.count > 1:
+        self._handled += 1
+        if self._handled > 1:
             raise KeyboardInterrupt
+
+    def has_arrived(self) -> bool:
+        """Return whether a signal has come. For one thread beside the main one, which handles signals between two
+        instructions of Python: in a call of C++ that waits for ever, it handles none."""
+        if self.arrivals is not None:
+            with suppress(BlockingIOError):
+                self._has_arrived |= any(number in self.numbers for number in self.arrivals.recv(4096))
+        return self.count > 0
 
 
 @contextmanager
 def noted_interrupts() -> Iterator[Interrupts]:
     """Count the first Ctrl-C inside, or SIGTERM if that ends like one; later ones raise KeyboardInterrupt."""
     noted = Interrupts()
-    with handlers_kept(signal.SIGINT, signal.SIGTERM):
-        if threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell starts what runs in its background
-                signal.signal(signal.SIGINT, noted.note)
-            if signal.getsignal(signal.SIGTERM) is _as_interrupt:
-                signal.signal(signal.SIGTERM, noted.note)
+    if threading.current_thread() is not threading.main_thread():
         yield noted
+        return
+    with handlers_kept(signal.SIGINT, signal.SIGTERM):
+        numbers = []
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell starts what runs in its background
+            numbers.append(signal.SIGINT)
+        if signal.getsignal(signal.SIGTERM) is _as_interrupt:
+            numbers.append(signal.SIGTERM)
+        for number in numbers:
+            signal.signal(number, noted.note)
+        with _arrivals() as noted.arrivals:
+            noted.numbers = numbers
+            yield noted
+
+
+@contextmanager
+def _arrivals() -> Iterator[socket.socket | None]:
+    """Yield a socket from which the number of each signal can be read, as a byte, once it has come; None if an event
+    loop of this thread, as a notebook's, reads them."""
+    reading, writing = socket.socketpair()
+    with reading, writing:
+        reading.setblocking(False)
+        writing.setblocking(False)
+        before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+        try:
+            yield reading if before == -1 else None
+        finally:
+            if before == -1:
+                signal.set_wakeup_fd(-1)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -39,6 +40,34 @@ def test_what_a_shell_ignores_stays_ignored() -> None:
             assert interrupts.count == 1
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_one_that_comes_while_the_main_thread_waits_in_c_is_known_to_another_thread() -> None:
+    """As in a call of Ray's, in which Python handles no signal."""
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    found: list[tuple[bool, int]] = []
+
+    with terminable(), noted_interrupts() as interrupts:
+
+        def look() -> None:
+            """Send a signal, look whether it is known, and let the main thread go on."""
+            try:
+                found.append((interrupts.has_arrived(), interrupts.count))
+                os.kill(os.getpid(), signal.SIGTERM)
+                until = time.monotonic() + 30
+                while not interrupts.has_arrived() and time.monotonic() < until:
+                    time.sleep(0.01)
+                found.append((interrupts.has_arrived(), interrupts.count))
+            finally:
+                libc.pthread_mutex_unlock(mutex)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        libc.pthread_mutex_lock(mutex)
+        thread.join()
+        assert interrupts.count == 1, "the same signal is not counted twice"
+    assert found == [(False, 0), (True, 1)]
 
 
 def test_in_another_thread_nothing_changes() -> None:

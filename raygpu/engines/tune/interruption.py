@@ -44,10 +44,11 @@ def checkpoints_first(live: LiveSweep) -> Iterator[None]:
 def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
     """After an interrupt, end the sweep without the Ray that the same signal has ended: systemd sends it to all.
 
-    Tune's thread waits for Ray in a call that no signal ends, until Ray ends the whole process after a minute.
+    Tune's thread waits for Ray in a call that no signal ends, and where none is handled, until Ray ends the whole
+    process after a minute.
     """
     while not over.wait(WATCH_S):
-        if live.interrupts.count and not head_answers():
+        if live.interrupts.has_arrived() and not head_answers():
             live.warn("Ray was ended, too; running trials go on from their last checkpoints")
             live.leave(live.checkpoints)
 

@@ -227,7 +227,7 @@ def test_a_trial_whose_worker_an_interrupt_has_ended_goes_on_when_the_sweep_is_r
     begun = Resumed(max_failures=0)
     begun.searcher.suggest("tune0")
     begun.live.arrays["t0000"] = "/c1"
-    begun.live.interrupts.count = 1
+    begun.live.interrupts.note()
     begun.searcher.on_trial_complete("tune0", error=True)
     resumed = begun.again(tmp_path)
     assert resumed.searcher.failed == []
