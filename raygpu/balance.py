@@ -308,11 +308,11 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
     console.result(f"table, plot and data in {folder}")
     try:
         if config.tracking.enabled:
-            from raygpu.tracking import balance_run
+            from raygpu.tracking.measurement_run import log_balance
 
             shown = measurement_description(config, folder, lines, [f"{typed('train')} {target}"])
             names = [device.name for device in devices]
-            console.line(f"MLflow: {balance_run.log(config, names, verdict, files, shown)}")
+            console.line(f"MLflow: {log_balance(config, names, verdict, files, shown)}")
     finally:
         console.result(f"train with these shares: {typed('train')} {target}")
     return Result(summary, folder.path)

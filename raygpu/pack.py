@@ -163,13 +163,13 @@ def _track(
 ) -> None:
     if not config.tracking.enabled:
         return
-    from raygpu.tracking import profile_run as tracking
+    from raygpu.tracking.measurement_run import log_profile
 
     best = profile.best()
     metrics: dict[str, float | None] = {"pack/best/n": None, "pack/best/gain": None}
     if best is not None:
         metrics = {"pack/best/n": best.n, "pack/best/gain": best.gain}
-    console.result(f"MLflow: {tracking.log(config, profile, {**metrics, **results}, files, description)}")
+    console.result(f"MLflow: {log_profile(config, profile, {**metrics, **results}, files, description)}")
 
 
 def _profiled(

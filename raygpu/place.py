@@ -120,10 +120,10 @@ def run(
     console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
     try:
         if config.tracking.enabled:
-            from raygpu.tracking import placement_run
+            from raygpu.tracking.measurement_run import log_placements
 
             shown = measurement_description(config, folder, verdict)
-            url = placement_run.log(config, planned.device, measured, found, files, shown)
+            url = log_placements(config, planned.device, measured, found, files, shown)
             console.result(f"MLflow: {url}")
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
