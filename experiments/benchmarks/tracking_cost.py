@@ -26,11 +26,12 @@ import psutil
 
 from experiments.benchmarks import record
 from raygpu.errors import redacted
+from raygpu.records.trial_writer import Kind
 from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.deliverer import Deliverer
-from raygpu.tracking.pending_writes import Kind, Pending, Write, deliver
+from raygpu.tracking.pending_writes import Pending, Write, deliver
 from raygpu.tracking.runs import RunTree
 
 METRICS = {"train/loss": 0.5, "validation/loss": 0.25, "validation/accuracy": 0.875}

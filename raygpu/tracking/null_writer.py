@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raygpu.tracking.pending_writes import Kind
-from raygpu.tracking.trial_writes import TrialWrites
+from raygpu.records.trial_writer import Kind, TrialWriter
 
 
-class NullWriter(TrialWrites):
+class NullWriter(TrialWriter):
     """Writer for a run without tracking: writes nothing, opens nothing."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
-        self.delayed: str | None = None
         self.waiting = 0
 
     def ready(self, timeout_s: float) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from raygpu.errors import TrackingError
+from raygpu.records.trial_writer import Kind
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.values import ERROR_TAG, MetricValue, final_points, final_tags, points
 
-Kind = Literal["begin", "restart", "place", "epochs", "metrics", "end", "gpu"]
 SetAside = Callable[[TrackingError, str | None, Mapping[str, Any]], None]
 """Function that takes what MLflow refuses: the fault, the trial's id (None of the run itself), and the values."""
 POINTS_AT_ONCE = 800

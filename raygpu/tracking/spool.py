@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from raygpu.records.trial_writer import Kind
 from raygpu.tracking.journal import Journal
 from raygpu.tracking.null_writer import NullWriter
-from raygpu.tracking.pending_writes import Kind, Write
+from raygpu.tracking.pending_writes import Write
 
 SYNC_S = 10.0
 """Seconds between two waits for the disk."""

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
+from raygpu.records.trial_writer import Kind, TrialWriter
 from raygpu.tracking import client
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import Journal
-from raygpu.tracking.pending_writes import Kind, Pending, Write
+from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import Refused, RunTree
-from raygpu.tracking.trial_writes import TrialWrites
 
 CPU_SHARE = 0.025
 """Share of this machine's CPUs that the thread takes by default; longer rests also merge more writes."""
@@ -47,7 +47,7 @@ REFUSED = "refused.jsonl"
 """File, beside the journal, of the values that MLflow refused."""
 
 
-class Writer(TrialWrites):
+class Writer(TrialWriter):
     """Queue for writes to MLflow, delivered by a thread. All methods but `ready` and `close` return immediately."""
 
     def __init__(

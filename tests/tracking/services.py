@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
+from raygpu.records.trial_writer import Kind
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking import pending_writes
-from raygpu.tracking.pending_writes import Kind, Pending, Write
+from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import RunTree
 
 START_S = 180

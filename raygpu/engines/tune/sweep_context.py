@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
 from raygpu.config.source import Source
@@ -16,41 +15,9 @@ from raygpu.planning.training_need import Need
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
+from raygpu.records.trial_writer import TrialWriter
 from raygpu.search.samplers import Sampler
-from raygpu.search.trial_record import TrialRecord
-from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.folds import Folds
-
-
-class TrialWriter(Protocol):
-    """Tracking store of a sweep's trials; every call returns at once."""
-
-    delayed: str | None
-    """Reason why writes are not delivered at present; None while they are."""
-
-    def begin(self, trial: Trial) -> None:
-        """Begin a trial's run, or go on with it."""
-
-    def restart(self, trial: Trial) -> None:
-        """Begin a trial's run anew, and delete its run so far."""
-
-    def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None:
-        """Tag a trial's run with its GPU and its share of the GPU."""
-
-    def tag(self, trial_id: str, tags: dict[str, Any]) -> None:
-        """Set tags of a trial's run."""
-
-    def epochs(self, trial_id: str, results: list[EpochResult]) -> None:
-        """Log the metrics of a trial's epochs."""
-
-    def metrics(self, trial_id: str, metrics: dict[str, float]) -> None:
-        """Log metrics without an epoch to a trial's run, which may have ended."""
-
-    def end(self, record: TrialRecord) -> None:
-        """End a trial's run by its record."""
-
-    def run_metrics(self, step: int, metrics: dict[str, float]) -> None:
-        """Log metrics of the sweep's GPUs. step: whole seconds since the sweep's start."""
 
 
 @dataclass(frozen=True, slots=True)

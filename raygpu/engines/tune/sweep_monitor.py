@@ -11,10 +11,10 @@ import psutil
 
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster.cluster import Cluster
-from raygpu.engines.tune.sweep_context import TrialWriter
 from raygpu.records.snapshot import Snapshot
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
+from raygpu.records.trial_writer import TrialWriter
 
 TABLE_S = 0.5
 GPU_S = 2.0

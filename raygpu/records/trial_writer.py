@@ -1,19 +1,23 @@
-"""The writes that a sweep or a training gives to any writer, each as one value."""
+"""The tracking store of a sweep or a training as a writer takes it: each write as one value."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.tracking.pending_writes import Kind
+
+Kind = Literal["begin", "restart", "place", "epochs", "metrics", "end", "gpu"]
 
 
-class TrialWrites(ABC):
-    """Writer that is given writes to trials' runs and to the run itself."""
+class TrialWriter(ABC):
+    """Writer of trials' runs and of the run itself to the tracking store; every call returns at once."""
+
+    delayed: str | None = None
+    """Reason why writes are not delivered at present; None while they are."""
 
     def begin(self, trial: Trial) -> None:
         """Begin the trial's run, or go on with an interrupted one."""
