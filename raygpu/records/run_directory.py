@@ -48,6 +48,17 @@ TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
 
+class _Inside:
+    """A file or folder at a fixed place in the run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path:
+        """Return its path."""
+        return run.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The folder of one run. `path` is absolute."""
@@ -55,6 +66,44 @@ class RunDirectory:
     path: Path
     storage: Storage | None = None
     """The run's folder in object storage; None where the folder itself is shared."""
+    config = _Inside("config.toml")
+    """File of the resolved configuration."""
+    run = _Inside("run.json")
+    """File of the run's state for a resume: the MLflow run's id, the source folder, the kind of the run."""
+    summary = _Inside("summary.json")
+    """File of the summary."""
+    error = _Inside("error.txt")
+    """File of the traceback of a training that failed."""
+    sets_csv = _Inside("sets.csv")
+    """The table of the sets of hyper-parameters, of a sweep with repeats."""
+    trials_csv = _Inside("trials.csv")
+    """File of the trials, one row each."""
+    population = _Inside("population.jsonl")
+    """File of the takeovers in a population."""
+    objectives_csv = _Inside("objectives.csv")
+    """File of each trial's metrics, of a sweep with several."""
+    timeline = _Inside("timeline.jsonl")
+    """File of the curves, the trials' stays on the GPUs and the GPUs' readings, for the report."""
+    profile = _Inside("profile.json")
+    """File of the profile that `raygpu pack` has measured."""
+    advice = _Inside("advice.json")
+    """File of the advice of `raygpu pack --advise`."""
+    report = _Inside("report.html")
+    """The report, one file for a browser."""
+    plots = _Inside("plots")
+    """Folder of the report's main plots as pictures."""
+    best_toml = _Inside("best.toml")
+    """File of the best trial, ready for a production training."""
+    best = _Inside("best")
+    """Folder of the best trial's architecture and sample predictions."""
+    trials = _Inside("trials")
+    """Folder with a folder for each trial: a script's output and files, a failed trial's traceback."""
+    checkpoints = _Inside(CHECKPOINTS)
+    """Folder of the kept checkpoints on this machine."""
+    extracted = _Inside("tune/extracted")
+    """Folder of single trials' checkpoints, extracted from those of their arrays at an interruption."""
+    journal = _Inside("undelivered.jsonl")
+    """File of the writes that are not delivered to MLflow yet."""
 
     def __str__(self) -> str:
         """Return the run's URI in object storage or its folder, by which it goes on from anywhere."""
@@ -80,91 +129,6 @@ class RunDirectory:
     def shared(self) -> Storage:
         """The folder that all nodes reach."""
         return self.storage or Storage(str(self.path))
-
-    @property
-    def config(self) -> Path:
-        """File of the resolved configuration."""
-        return self.path / "config.toml"
-
-    @property
-    def run(self) -> Path:
-        """File of the run's state for a resume: the MLflow run's id, the source folder, the kind of the run."""
-        return self.path / "run.json"
-
-    @property
-    def summary(self) -> Path:
-        """File of the summary."""
-        return self.path / "summary.json"
-
-    @property
-    def error(self) -> Path:
-        """File of the traceback of a training that failed."""
-        return self.path / "error.txt"
-
-    @property
-    def sets_csv(self) -> Path:
-        """The table of the sets of hyper-parameters, of a sweep with repeats."""
-        return self.path / "sets.csv"
-
-    @property
-    def trials_csv(self) -> Path:
-        """File of the trials, one row each."""
-        return self.path / "trials.csv"
-
-    @property
-    def population(self) -> Path:
-        """File of the takeovers in a population."""
-        return self.path / "population.jsonl"
-
-    @property
-    def objectives_csv(self) -> Path:
-        """File of each trial's metrics, of a sweep with several."""
-        return self.path / "objectives.csv"
-
-    @property
-    def timeline(self) -> Path:
-        """File of the curves, the trials' stays on the GPUs and the GPUs' readings, for the report."""
-        return self.path / "timeline.jsonl"
-
-    @property
-    def profile(self) -> Path:
-        """File of the profile that `raygpu pack` has measured."""
-        return self.path / "profile.json"
-
-    @property
-    def advice(self) -> Path:
-        """File of the advice of `raygpu pack --advise`."""
-        return self.path / "advice.json"
-
-    @property
-    def report(self) -> Path:
-        """The report, one file for a browser."""
-        return self.path / "report.html"
-
-    @property
-    def plots(self) -> Path:
-        """Folder of the report's main plots as pictures."""
-        return self.path / "plots"
-
-    @property
-    def best_toml(self) -> Path:
-        """File of the best trial, ready for a production training."""
-        return self.path / "best.toml"
-
-    @property
-    def best(self) -> Path:
-        """Folder of the best trial's architecture and sample predictions."""
-        return self.path / "best"
-
-    @property
-    def trials(self) -> Path:
-        """Folder with a folder for each trial: a script's output and files, a failed trial's traceback."""
-        return self.path / "trials"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the kept checkpoints on this machine."""
-        return self.path / CHECKPOINTS
 
     def checkpoint(self, trial_id: str) -> Path | None:
         """Return the checkpoint of a sweep's trial on this machine, downloaded if need be; None if it was not kept.
@@ -200,16 +164,6 @@ class RunDirectory:
     def tune(self) -> Storage:
         """Ray Tune's own folder, for its restore."""
         return self.shared / "tune"
-
-    @property
-    def extracted(self) -> Path:
-        """Folder of checkpoints of trials that were taken out of their arrays' at an interruption."""
-        return self.path / "tune" / "extracted"
-
-    @property
-    def journal(self) -> Path:
-        """The file of the writes that MLflow has not got yet."""
-        return self.path / "undelivered.jsonl"
 
     @classmethod
     def create(cls, runs_dir: Path, name: str, storage: str = LOCAL) -> RunDirectory:
