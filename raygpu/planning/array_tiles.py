@@ -18,7 +18,7 @@ COMPILED_SPEEDUP = 2.0
 LOAD_S = 0.1
 """Seconds to load a kept step, and to compare it with the eager one."""
 LEAST_S = 1.0
-"""Seconds of training above which a step is compiled for later sweeps, in time that nobody else wants."""
+"""Minimum remaining training time, in seconds, for which a step is compiled at idle priority for later sweeps."""
 SIZES_PER_OCTAVE = 4
 """Number of compiled widths from one power of two to the next, so that one kept step serves arrays of about a size."""
 IDLE = 1.25

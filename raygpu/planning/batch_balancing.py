@@ -19,11 +19,11 @@ from typing import Literal
 from raygpu.planning.batch_shares import split_batch
 from raygpu.planning.confidence import CONFIDENCE, Interval, interval, ratio
 
-GAIN = 0.05
+LEAST_GAIN = 0.05
 """Relative speedup that a batch of twice the size needs to count as a gain."""
-LESS = 0.8
+REDUCTION = 0.8
 """Factor on a batch that does not fit in memory."""
-TURNS = 20
+MOST_ITERATIONS = 20
 """Largest number of iterations in the search for shares that all take the same time."""
 NEGLIGIBLE = 0.02
 """Relative difference up to which two speeds count as equal: less than a split by whole samples can use."""
@@ -52,16 +52,16 @@ class Curve:
             self.rounds[batch] = rounds
         sizes = sorted(self.rates)
         before = max((self.rates[size] for size in sizes[:-2]), default=0.0)
-        if len(sizes) > 2 and max(self.rates[size] for size in sizes[-2:]) < (1 + GAIN) * before:
+        if len(sizes) > 2 and max(self.rates[size] for size in sizes[-2:]) < (1 + LEAST_GAIN) * before:
             self.ended = "gain"
 
     @property
     def best(self) -> int:
-        """Smallest batch whose speed is within GAIN of the fastest. Raises ValueError if nothing was measured."""
+        """Smallest batch whose speed is within LEAST_GAIN of the fastest. Raises ValueError if nothing was measured."""
         if not self.rates:
             raise ValueError("no batch was measured on this device")
         top = max(self.rates.values())
-        return min(size for size, rate in self.rates.items() if rate * (1 + GAIN) >= top)
+        return min(size for size, rate in self.rates.items() if rate * (1 + LEAST_GAIN) >= top)
 
     @property
     def most(self) -> float:
@@ -205,7 +205,7 @@ def balance_shares(curves: Sequence[Curve], global_batch: int | None = None) -> 
         global_batch = max(len(curves), round(each * sum(rates)))
     most = [curve.most for curve in curves]
     found = predict(curves, split_batch(global_batch, [max(curve.rates.values()) for curve in curves], most))
-    for _ in range(TURNS):
+    for _ in range(MOST_ITERATIONS):
         speeds = [share / curve.step_s(share) for curve, share in zip(curves, found.shares, strict=True)]
         next_one = predict(curves, split_batch(global_batch, speeds, most))
         if next_one.samples_per_s <= found.samples_per_s:
@@ -266,4 +266,4 @@ def reduce_shares(shares: Sequence[int]) -> list[int]:
     """Reduce all shares by a fifth after an out-of-memory. Raises ValueError if nothing is left to reduce."""
     if max(shares) <= 1:
         raise ValueError("a batch of one sample does not fit")
-    return [max(1, int(LESS * share)) for share in shares]
+    return [max(1, int(REDUCTION * share)) for share in shares]

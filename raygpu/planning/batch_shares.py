@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-MOVED = 0.05
-"""Relative change of a device's speed above which the split of a batch moves."""
-BEHIND = 0.02
-"""Share of the mean step time by which a device may lag; a longer lag moves the split too."""
-NEW = 0.3
-"""Weight of the latest measurement of a speed, in the average of all."""
-FAR = 0.2
-"""Relative distance from the averaged speed: two measurements in turn that are both farther off, to the same side,
-replace the average."""
+SPEED_CHANGE = 0.05
+"""Relative change of a device's speed above which the split is recomputed."""
+LAG = 0.02
+"""Lag behind the mean step time, as a share of it, above which the split is recomputed."""
+LATEST_WEIGHT = 0.3
+"""Weight of the latest measurement of a speed in the running average."""
+SPEED_JUMP = 0.2
+"""Two consecutive measurements that differ from the average by more than this, in the same direction, replace it."""
 
 
 def split_batch(total: int, ratios: Sequence[float], most: Sequence[float] | None = None) -> list[int]:
@@ -89,7 +88,7 @@ class ShareBalancer:
         smooth = [1 / each for each in self._smooth]
         changed = [abs(now / then - 1) for now, then in zip(smooth, self.made_by or smooth, strict=True)]
         steps = [share * each for share, each in zip(shares, self._smooth, strict=True)]
-        if self.made_by and max(changed) <= MOVED and max(steps) <= (1 + BEHIND) * fmean(steps):
+        if self.made_by and max(changed) <= SPEED_CHANGE and max(steps) <= (1 + LAG) * fmean(steps):
             return False
         self.ratios, self.made_by = smooth, smooth
         return True
@@ -100,10 +99,10 @@ class ShareBalancer:
         before = self._smooth or seconds
         self._told += 1
         if any(
-            min(now, then) > (1 + FAR) * old or max(now, then) < (1 - FAR) * old
+            min(now, then) > (1 + SPEED_JUMP) * old or max(now, then) < (1 - SPEED_JUMP) * old
             for now, then, old in zip(seconds, last, before, strict=True)
-        ):  # twice: no chance, but another speed
+        ):  # twice: the speed has changed
             self._smooth, self._told = [fmean(pair) for pair in zip(seconds, last, strict=True)], 2
             return
-        new = max(NEW, 1 / self._told)
+        new = max(LATEST_WEIGHT, 1 / self._told)
         self._smooth = [old + new * (now - old) for old, now in zip(before, seconds, strict=True)]

@@ -1,5 +1,4 @@
-"""The choice of the way that trains a sweep's trials: pure, from profiles, the sweep's size and the bounds of the
-machine.
+"""Choose how a sweep's trials share the GPUs, from profiles, sweep size and machine limits. Pure.
 
     ways = options([ProfiledGroup(profile, Size(trials=64, epochs=20, at_once=64), fusable=True)], room, num_gpus=1)
 

@@ -206,8 +206,8 @@ class Profile:
         )
 
     def tells_of(self, way: Way, n: int) -> bool:
-        """Return whether a way was measured with n at once, or until more gained nothing or failed, or a note says why
-        not."""
+        """Return whether a way needs no further measurement for n trainings at once: n was measured, more stopped
+        gaining or failed before, or a note says why it was not measured."""
         points = self.of(way)
         if any(note.startswith(f"{way}:") and NOT_COMPILED not in note for note in self.notes):
             return True

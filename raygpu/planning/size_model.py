@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LAUNCHES = 3.0
-"""Time of the launches in that of the arithmetic, as long as one kind alone is seen."""
-PRIOR = 0.05
-"""Weight of this assumption, beside a seen kind's 1."""
+LAUNCH_RATIO = 3.0
+"""Assumed ratio of kernel-launch to arithmetic time while only one model size has been measured."""
+LAUNCH_RATIO_WEIGHT = 0.05
+"""Weight of the assumed ratio in the fit; a measured model size has weight 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def predicted_pace(seen: Sequence[tuple[ModelSize, float]], size: ModelSize) -> 
     """Return the time of an epoch of a kind of this size. seen: at least one other kind, with its time."""
     rows = [((1 / each.batch) / pace, each.parameters / pace, 1.0) for each, pace in seen]
     mean = tuple(sum(row[place] for row in rows) / len(rows) for place in (0, 1))
-    rows.append((PRIOR * mean[0], -PRIOR * LAUNCHES * mean[1], 0.0))
+    rows.append((LAUNCH_RATIO_WEIGHT * mean[0], -LAUNCH_RATIO_WEIGHT * LAUNCH_RATIO * mean[1], 0.0))
     a, b = _fitted(rows)
     return a / size.batch + b * size.parameters
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 WEIGHT = 6.0
-"""Number of trials for which going on counts at an epoch without a rule, beside those that were seen."""
+"""Weight, in trials, of the assumption that trials go on at an epoch at which no stopping rule acts."""
 RULE_WEIGHT = 20.0
-"""Number of trials that the stopping rule's expectation counts for. A rule that ranks trials stops its share of them
-whatever their scores are, but for equal scores, so this is large: early trials that survive are mostly chance."""
+"""Weight, in trials, of the share that the stopping rule is expected to end. It is large, since a rule that ranks
+trials ends its share of them whatever their scores are: survivors among the first few are mostly chance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Literal
 Kind = Literal["empty", "idle", "light"]
 """empty: no trial was there. idle: trials were there, and no kernel ran. light: kernels ran, and filled little."""
 LONG_S = 60.0
-"""Shortest time in seconds that is told of."""
+"""Minimum length of an underuse to report, in seconds."""
 LARGE_PART = 0.3
-"""Smallest part of the measured time that is told of."""
+"""Minimum share of the measured time that an underuse takes to be reported."""
 LIGHT_PCT = 30.0
 """SM activity in percent below which a GPU counts as hardly filled."""
 BUSY_CPU_PCT = 85.0

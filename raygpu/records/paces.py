@@ -11,10 +11,10 @@ from raygpu.planning.size_model import ModelSize, predicted_pace
 
 RATIOS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 """Candidates for the fixed time of an array's epoch, in members' own times."""
-DOUBT = 0.2
-"""Epochs for which the plan's fixed time counts where the arrays' own epochs tell another one."""
-OTHERS = 2
-"""Number of later Tune trials, for each of a worker that had just started, from which on those alone count."""
+PLAN_WEIGHT = 0.2
+"""Weight, in epochs, of the plan's fixed time against the one that fits the arrays' measured epochs."""
+LATER_RATIO = 2
+"""Ratio of Tune trials on running workers to those on workers just started from which the latter are left out."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def _later(holders: Sequence[Holder]) -> Sequence[Holder]:
     """Return the Tune trials without those of workers that had just started, which train while others still start and
     import; all, until there are enough others."""
     later = [held for held in holders if not held.is_first]
-    return later if len(later) >= OTHERS * (len(holders) - len(later)) else holders
+    return later if len(later) >= LATER_RATIO * (len(holders) - len(later)) else holders
 
 
 def _cost(width: float, fixed: float) -> float:
@@ -123,7 +123,7 @@ def _fitted(holders: Sequence[Holder], fixed: float) -> float:
     def unlike(ratio: float) -> float:
         """Return how much the paces at different widths differ, in squared logarithms weighted by epochs, and the ratio
         from the plan's."""
-        error = DOUBT * math.log((1 + ratio) / (1 + fixed)) ** 2
+        error = PLAN_WEIGHT * math.log((1 + ratio) / (1 + fixed)) ** 2
         for of in points:
             logs = [(math.log(pace / _cost(width, ratio)), weight) for width, pace, weight in of]
             mean = sum(log * weight for log, weight in logs) / sum(weight for _, weight in logs)

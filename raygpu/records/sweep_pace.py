@@ -25,8 +25,9 @@ from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 
 ESTIMATED_FROM_S = 1.5
-"""Seconds of training after which the time left is told, unless a twelfth of the whole is done before."""
-EARLY = 1 / 12
+"""Seconds of training before which an estimate of the time left counts as early."""
+EARLY_SHARE = 1 / 12
+"""Share of the estimated whole that has to be done before an early estimate is shown."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Golden ratio: the fractional parts of its multiples are a low-discrepancy sequence in the interval from 0 to 1."""
 ROUNDS = ((40, 24), (200, 8))
@@ -139,7 +140,7 @@ class SweepPace:
         spent_s = now - self._training_since
         heard = sum(held.heard is not None for held in self.holders.values()) + len(self._ended)
         early = spent_s < ESTIMATED_FROM_S or heard < min(self.schedule.slots, len(self.holders)) / 2
-        return None if early and spent_s < EARLY * (spent_s + left_s) else left_s
+        return None if early and spent_s < EARLY_SHARE * (spent_s + left_s) else left_s
 
     @property
     def _places(self) -> int:

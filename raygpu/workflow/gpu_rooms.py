@@ -1,4 +1,4 @@
-"""Room for more trainings on each GPU: of the sweeps that run there, and of one that a person names."""
+"""Compute how many more trainings each GPU has room for: of running sweeps, and of one that a person names."""
 
 from __future__ import annotations
 

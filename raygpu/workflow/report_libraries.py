@@ -1,4 +1,4 @@
-"""Import what the report needs while trials run: its libraries take two seconds, which the end of a command has not."""
+"""Import the report's libraries while trials run: the import takes two seconds, which would delay the command's end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Attributes and global variables that `data()` sets and other methods of an experiment read: workers do not have them.
-
-`data()` is called once for a command, and each worker makes an experiment of its own.
-"""
+"""Detect state that `data()` stores in attributes or globals: workers do not run `data()` and would miss it."""
 
 from __future__ import annotations
 

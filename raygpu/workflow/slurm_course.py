@@ -1,4 +1,4 @@
-"""Next step of a Slurm job whose command has ended. Pure, but for the reading of a run's progress."""
+"""Decide whether a Slurm job whose command ended is requeued, finished or failed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.planning.batch_shares import BEHIND, ShareBalancer, parts, split_batch
+from raygpu.planning.batch_shares import LAG, ShareBalancer, parts, split_batch
 
 counts = st.integers(1, 300)
 
@@ -75,7 +75,7 @@ def test_a_balance_ends_where_all_take_the_same_time(devices: list[tuple[float, 
     shares = balance.split(total)
     times = [fixed + each * n for (fixed, each), n in zip(devices, shares, strict=True)]
     # A sample more or less on the slowest is the most that rounding leaves.
-    assert max(times) <= (1 + BEHIND) * sum(times) / len(times) + max(each for _, each in devices)
+    assert max(times) <= (1 + LAG) * sum(times) / len(times) + max(each for _, each in devices)
 
 
 def test_a_balance_stays_while_rates_hardly_change() -> None:
