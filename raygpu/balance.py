@@ -51,6 +51,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.training.distributed.batch_split import require_batch, spread
 from raygpu.workflow import balance_results
 from raygpu.workflow.ray_startup import ray_starting
+from raygpu.workflow.run_folder import removed_if_failed
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import Problem, find, require_experiment, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
@@ -109,13 +110,10 @@ def run(
         where = _placed(config, source.kind, cluster.nodes, simulated=simulated)
         spread(_equal(config), where.ranks, found.splits.samples_per_epoch)
         folder = RunDirectory.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
-        try:
+        with removed_if_failed(folder):
             measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
             cluster.require(folder.shared)
             verdict = measuring.verdict()
-        except BaseException:
-            folder.remove()
-            raise
     return _finish(measuring, source_folder, verdict, write)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from raygpu.planning.advice import advise as judge
 from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.packing import MeasuredTraining, find_training, measure, measure_scaling, plan_pack
+from raygpu.workflow.run_folder import removed_if_failed
 from raygpu.workflow.run_report import report_of
 
 DEFAULT = Path("conf/pack/digits.toml")
@@ -85,7 +86,7 @@ def run(
     measuring, ways, notes = plan_pack(config, stem, source_folder, console.lines)
     config = measuring.prepared.config
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
-    with _removed_unless_written(folder):
+    with removed_if_failed(folder):
         profile = _profiled(measuring, ways, notes, folder, console)
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder, config.epochs or 1)
@@ -119,7 +120,7 @@ def advise(
     most = max(config.chosen_numbers or (config.most,))
     kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
-    with _removed_unless_written(folder):
+    with removed_if_failed(folder):
         if profile is None or not kept:
             profile = _profiled(measuring, ways, notes, folder, console)
             if profile.best() is not None:
@@ -141,16 +142,6 @@ def advise(
     finally:
         console.result(verdict)
     return Advised(found, profile, folder.path, verdict)
-
-
-@contextlib.contextmanager
-def _removed_unless_written(folder: RunDirectory) -> Iterator[None]:
-    """Remove the run's folder if what fills it fails."""
-    try:
-        yield
-    except BaseException:
-        folder.remove()
-        raise
 
 
 def _track(

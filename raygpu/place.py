@@ -41,6 +41,7 @@ from raygpu.training.model_placement import Placements, placements
 from raygpu.training.torch.experiment import own_methods
 from raygpu.workflow.data_parts import cut_lines, part_of
 from raygpu.workflow.ray_startup import measuring_ray, require_no_ray
+from raygpu.workflow.run_folder import removed_if_failed
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPlace, prepare_place
@@ -102,11 +103,8 @@ def run(
     planned = _plan(config, stem, source_folder, console)
     config = planned.prepared.config
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
-    try:
+    with removed_if_failed(folder):
         done = _measured(planned, console)
-    except BaseException:
-        folder.remove()
-        raise
     measured, found = done.placements, compare(done.placements)
     folder.trials.rmdir()
     folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")

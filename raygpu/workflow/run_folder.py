@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from raygpu.config import StoredConfig
+from raygpu.devices import disk
+from raygpu.engines.cluster import ray_files
 from raygpu.errors import RaygpuError, one_line
 from raygpu.records.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from raygpu.engines.cluster.cluster import Cluster
+
 
 @contextmanager
-def removed_if_unusable(folder: RunDirectory, *, is_new: bool) -> Iterator[None]:
-    """Remove a new folder again if it cannot be written, or if the block finds that a node cannot reach it.
+def ready_folder(
+    config: StoredConfig, resume: RunDirectory | None, cluster: Cluster, warn: Callable[[str], None]
+) -> Iterator[RunDirectory]:
+    """Yield the folder of a run that begins or goes on, for its first files; then require that all nodes see it.
 
-    Raises RaygpuError in place of an OSError.
+    A new one that cannot be written, or that a node cannot reach, is removed. resume: the folder of the run that goes
+    on. Raises RaygpuError.
     """
+    disk.wait_and_say(ray_files.disks(Path(config.runs_dir)), warn)
+    folder = resume or RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
+    folder.claim()
     try:
-        yield
+        yield folder
+        cluster.require(folder.shared)
     except (RaygpuError, OSError) as error:
-        if is_new:
+        if resume is None:
             folder.remove()
         if isinstance(error, OSError):
             raise RaygpuError(f"{folder.path} cannot be written: {one_line(error)}") from error
+        raise
+
+
+@contextmanager
+def removed_if_failed(folder: RunDirectory) -> Iterator[None]:
+    """Remove the run's folder if the block fails."""
+    try:
+        yield
+    except BaseException:
+        folder.remove()
         raise

@@ -34,7 +34,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
-from raygpu.workflow.run_folder import removed_if_unusable
+from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
 from raygpu.workflow.summary import best_record, summarize, write_files
@@ -113,7 +113,7 @@ class SweepUnderWay:
         self.prepared, self.found, self.groups, self.decision = prepared, planned.found, planned.groups, decision
         self.config, self.cluster, self.console = config, cluster, console
         self.resuming, self.retry_failed = planned.resume is not None, planned.retry_failed
-        self.folder = self._ready_folder(planned.resume, planned.source_folder)
+        self.folder = self._begun_folder(planned.resume, planned.source_folder)
         num_trials = prepared.sampler.num_trials
         schedule = schedule_of(decision, config, num_trials)
         scoring, repetition = Scoring.of(config), Repetition.of(config)
@@ -134,19 +134,14 @@ class SweepUnderWay:
         cluster.tell_address(console.line)
         console.line(self.session.address_line())
 
-    def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
-        """Return a folder that all nodes see, with the files for a resume; a new one that cannot be written, or that a
-        node cannot reach, is removed."""
-        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.warn)
-        folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
-        folder.claim()
-        with removed_if_unusable(folder, is_new=resume is None):
+    def _begun_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
+        """Return a folder that all nodes see, with the files for a resume."""
+        with ready_folder(self.config, resume, self.cluster, self.console.warn) as folder:
             if resume is None:
                 folder.write_config(self.config, source_folder)
                 folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
             else:
                 folder.change_config(self.config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True))
-            self.cluster.require(folder.shared)
         return folder
 
     def run(self, stages: Stages) -> None:

@@ -31,7 +31,7 @@ from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
 from raygpu.storage import StorageError
 from raygpu.workflow import registration, warm_start
-from raygpu.workflow.run_folder import removed_if_unusable
+from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import presentation
 from raygpu.workflow.run_report import write_report_of
 from raygpu.workflow.summary import summarize_training
@@ -92,7 +92,7 @@ class TrainingRun:
         config = prepared.config
         self.prepared, self.config, self.found, self.layout = prepared, config, planned.found, planned.layout
         self.cluster, self.console, self.resuming = cluster, console, planned.resume is not None
-        self.folder = self._ready_folder(planned)
+        self.folder = self._begun_folder(planned)
         self._warm_start = planned.warm_start
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
@@ -118,19 +118,14 @@ class TrainingRun:
         self._known_epochs = timeline.read(path).curves.get(TRAINING, {}).keys()
         self.timeline = Timeline(path, metric)
 
-    def _ready_folder(self, planned: PlannedTraining) -> RunDirectory:
-        resume = planned.resume
-        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.warn)
-        folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
-        folder.claim()
-        with removed_if_unusable(folder, is_new=resume is None):
-            if resume is None:
+    def _begun_folder(self, planned: PlannedTraining) -> RunDirectory:
+        with ready_folder(self.config, planned.resume, self.cluster, self.console.warn) as folder:
+            if planned.resume is None:
                 if planned.warm_start is not None:
                     folder.write_run({warm_start.NOTE: True})
                 folder.write_config(self.config, planned.source_folder, kind="train")
                 if self.layout.global_batch is not None:
                     folder.write_run({"global_batch": self.layout.global_batch})
-            self.cluster.require(folder.shared)
         return folder
 
     def run(self) -> TrainingOutcome:
