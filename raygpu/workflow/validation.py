@@ -65,9 +65,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     """
     faults: list[str] = []
     notes: list[str] = []
-    space = search = nodes = None
-    chosen: list[Gpu] = []
-    left_out: list[str] = []
+    space = search = None
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
         if not resuming:
@@ -76,17 +74,11 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         base = sampler(config, space)
         faults += population_faults(config, space, getattr(base, "trials", ()))
         search = repeated(base, config)
+    chosen, left_out, nodes = _local_nodes(config, faults, apart=apart(config))
     with _noted(faults):
-        if config.cluster.is_local:
-            chosen, left_out = host.computing(chosen_gpus(config))
-            require_precision(config, chosen)
-            nodes = host.nodes(chosen, apart=apart(config))
+        if nodes is not None:
             make_plan(nodes, config, 1)  # whether a trial fits
-        elif config.gpu.devices != "all":
-            faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
     located = _located(config, stem, faults, resuming=resuming)
-    if faults:
-        raise BadInput(faults)
     assert space is not None
     assert search is not None
     config = located.model_copy(update={"trials": search.num_trials // config.per_set})
@@ -123,8 +115,6 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
     with _noted(faults):
         profiles.check()
     located = _located(config, stem, faults, resuming=False)
-    if faults:
-        raise BadInput(faults)
     trial = Trial(Trial.name(0), trial_seed(config.seed, 0), hyperparameters)
     return PreparedPack(located, trial, chosen, profiles)
 
@@ -168,8 +158,6 @@ def prepare_place(config: PlaceConfig, stem: str) -> PreparedPlace:
     with _noted(faults):
         require_precision(config, chosen)
     located = _located(config, stem, faults, resuming=False)
-    if faults:
-        raise BadInput(faults)
     trial = Trial(Trial.name(0), config.seed, config.hyperparameters)
     return PreparedPlace(located, trial, chosen, left_out, num_devices)
 
@@ -195,23 +183,29 @@ def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> 
     stem: first part of the name of a run that is not named. Raises BadInput with a line for each fault.
     """
     faults: list[str] = []
-    chosen: list[Gpu] = []
-    left_out: list[str] = []
-    nodes = None
+    chosen, left_out, nodes = _local_nodes(config, faults, apart=False)
+    if config.registered_name is not None and not config.tracking.enabled:
+        faults.append("registered_name: the registry is MLflow's, and tracking.enabled is false; leave out one of both")
+    located = _located(config, stem, faults, resuming=resuming)
+    trial = Trial(str(config.source.get("trial_id", Trial.name(0))), config.seed, config.hyperparameters)
+    return PreparedTrain(located, trial, chosen, nodes, left_out)
+
+
+def _local_nodes(
+    config: SweepConfig | TrainConfig, faults: list[str], *, apart: bool
+) -> tuple[list[Gpu], list[str], list[Node] | None]:
+    """Return the GPUs of this machine that are used, a line for each that cannot be, and the nodes that they make.
+
+    None in place of nodes where the cluster is not local, or a fault was added.
+    """
     with _noted(faults):
         if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
             require_precision(config, chosen)
-            nodes = host.nodes(chosen, apart=False)
-        elif config.gpu.devices != "all":
+            return chosen, left_out, host.nodes(chosen, apart=apart)
+        if config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
-    if config.registered_name is not None and not config.tracking.enabled:
-        faults.append("registered_name: the registry is MLflow's, and tracking.enabled is false; leave out one of both")
-    located = _located(config, stem, faults, resuming=resuming)
-    if faults:
-        raise BadInput(faults)
-    trial = Trial(str(config.source.get("trial_id", Trial.name(0))), config.seed, config.hyperparameters)
-    return PreparedTrain(located, trial, chosen, nodes, left_out)
+    return [], [], None
 
 
 @contextlib.contextmanager
@@ -250,7 +244,10 @@ def require_precision(config: ProblemConfig, chosen: Sequence[Gpu]) -> None:
 
 
 def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool) -> AnyConfig:
-    """Return the configuration with a name and absolute paths, and add a fault for each path that cannot be used."""
+    """Return the configuration with a name and absolute paths.
+
+    Raises BadInput with the faults so far, and one for each path that cannot be used.
+    """
     if isinstance(config, SweepConfig | TrainConfig) and not resuming and config.direction is None:
         faults += _direction_faults(config.metric)
     if isinstance(config, SweepConfig) and not resuming and not config.directions:
@@ -272,6 +269,8 @@ def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool)
         where |= _stored(config)
     if not resuming:
         faults += _folder_faults(config, Path(where["runs_dir"]))
+    if faults:
+        raise BadInput(faults)
     return config.model_copy(
         update={
             "name": config.name or automatic_name(Path(where["runs_dir"]), stem),
