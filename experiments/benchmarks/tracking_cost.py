@@ -95,7 +95,7 @@ def writes(name: str) -> list[tuple[Kind, Any]]:
 
 def send(tree: RunTree, name: str, stops: tuple[int, ...]) -> None:
     """Send a trial's run. stops: after how many writes what there is so far is sent, before the rest."""
-    pending, now_ms, given = Pending({}), int(time.time() * 1000), writes(name)
+    pending, now_ms, given = Pending(), int(time.time() * 1000), writes(name)
     batch_of = lambda: pending.batches[name][0]  # noqa: E731
     for stop in [*stops[:1], len(given)]:
         for kind, value in given[:stop]:
@@ -107,7 +107,7 @@ def send(tree: RunTree, name: str, stops: tuple[int, ...]) -> None:
 
 def side_by_side(tree: RunTree, num_runs: int, pids: list[int]) -> dict[str, Any]:
     """Send many runs that are over, as the writer's thread does, and return the cost of each."""
-    pending, now_ms = Pending({}), int(time.time() * 1000)
+    pending, now_ms = Pending(), int(time.time() * 1000)
     for number in range(num_runs):
         name = f"side-{number}"
         for kind, value in writes(name):

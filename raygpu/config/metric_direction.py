@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
-Direction = Literal["max", "min"]
+from raygpu.config.sections import Direction
+
 PARTS = {"loss": "min", "error": "min", "entropy": "min", "perplexity": "min", "accuracy": "max"}
 """Parts of words that say it, as in logloss."""
 MIN = (

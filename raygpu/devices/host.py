@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from raygpu.devices import nvml
 from raygpu.devices.fitness import packing_refusal
-from raygpu.devices.nvml import Gpu
+from raygpu.devices.nvml import GIB, Gpu
 from raygpu.devices.rgu import rgu
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node
 
-KIB_PER_GIB = 2**20
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -110,14 +111,14 @@ def cpu_name() -> str:
 def available_memory_gib() -> float:
     """Return the available host memory in GiB, bounded by the Slurm job's, and by the rest of the control group's limit
     (cgroup v2)."""
-    available = _meminfo_gib("MemAvailable")
+    available = psutil.virtual_memory().available / GIB
     available = min(available, allocation().memory_gib or available)
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         current = int((CGROUP / "memory.current").read_text()) - _page_cache()
     except (OSError, ValueError):
         return available
-    return available if limit == "max" else min(available, (int(limit) - current) / 2**30)
+    return available if limit == "max" else min(available, (int(limit) - current) / GIB)
 
 
 def _page_cache() -> int:
@@ -127,11 +128,3 @@ def _page_cache() -> int:
         if name == "inactive_file":
             return int(amount)
     return 0
-
-
-def _meminfo_gib(field: str) -> float:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == field:
-            return int(rest.split()[0]) / KIB_PER_GIB
-    raise OSError(f"/proc/meminfo has no {field}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -52,10 +52,9 @@ class Telemetry:
     A GPU that NVML cannot read yields a window of None.
     """
 
-    def __init__(self, uuid: str, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, uuid: str, interval_s: float = INTERVAL_S) -> None:
         self._uuid = uuid
         self._interval_s = interval_s
-        self._clock = clock
         self._sampler = GpmSampler(uuid)
         self._gpm: Gpm | None = None
         self._samples: list[Reading] = []
@@ -65,7 +64,7 @@ class Telemetry:
         self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
 
     def __enter__(self) -> Telemetry:
-        self._began_s = self._clock()
+        self._began_s = time.monotonic()
         self._sampler.__enter__()
         self._thread.start()
         return self
@@ -73,7 +72,7 @@ class Telemetry:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             self._gpm = self._sampler.reading()
-            self._ended_s = self._clock()
+            self._ended_s = time.monotonic()
         finally:
             self._stop.set()
             self._thread.join(JOIN_S)  # a driver that hangs must not hang the training
@@ -85,7 +84,7 @@ class Telemetry:
         memory = [sample.memory_gib for sample in samples]
         gpm = self._gpm or Gpm(None, None, None)
         return GpuWindow(
-            seconds=(self._clock() if self._ended_s is None else self._ended_s) - self._began_s,
+            seconds=(time.monotonic() if self._ended_s is None else self._ended_s) - self._began_s,
             num_samples=len(samples),
             util_pct=_mean([sample.util_pct for sample in samples]),
             power_w=_mean([sample.power_w for sample in samples]),

@@ -77,6 +77,6 @@ def evaluation_bounds(num_samples: int) -> list[tuple[int, int]]:
     return list(batch_bounds(num_samples, EVALUATION_BATCH))
 
 
-def num_batches(num_samples: int, batch_size: int, least: int = 2) -> int:
+def num_batches(num_samples: int, batch_size: int) -> int:
     """Return the number of batches of an epoch, cut as by `batch_bounds`."""
-    return sum(1 for _ in batch_bounds(num_samples, batch_size, least))
+    return sum(1 for _ in batch_bounds(num_samples, batch_size))

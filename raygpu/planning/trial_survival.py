@@ -58,10 +58,6 @@ class Survival:
         known = self._known(after)
         return min(1.0, self.passed[epoch] / known) if known > 0 else 0.0
 
-    def mean_epochs(self, after: int = 0) -> float:
-        """Return the mean number of further epochs of a trial that goes on after `after` epochs; at least one."""
-        return max(1.0, sum(self.share(epoch, after) for epoch in range(after, len(self.passed))))
-
     def draw(self, part: float, after: int = 0) -> int:
         """Return the further epochs, at least one, of the trial at this part (from 0 to 1) of all that go on after
         `after` epochs."""

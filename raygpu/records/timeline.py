@@ -57,8 +57,6 @@ class RunTimeline:
     """Moments and readings by GPU, in the order of time: `samples_per_s`, and what NVML gives."""
     host: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     """Moments and readings of the machine: `cpu_pct`, the use of all CPUs; empty where workers run on other nodes."""
-    num_damaged: int = 0
-    """Number of lines that could not be read."""
 
 
 class Timeline:
@@ -141,16 +139,14 @@ class Timeline:
 
 
 def read(path: Path) -> RunTimeline:
-    """Return the content of a run's file; empty without the file. A line that was cut off by a crash is counted."""
+    """Return the content of a run's file; empty without the file. A line that a crash cut off is left out."""
     timeline = RunTimeline()
     if not path.is_file():
         return timeline
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            try:
+            with suppress(ValueError, KeyError, TypeError, AttributeError):
                 _take(timeline, json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                timeline.num_damaged += 1
     return timeline
 
 

@@ -188,21 +188,20 @@ class History:
 
     def by_device(self) -> dict[int, float]:
         """Return the samples/s of each device, in the time of training alone."""
-        found: dict[int, float] = {}
-        for rank, samples in self._samples.items():
-            index = self.device_of[rank]
-            found[index] = found.get(index, 0.0) + samples / self._wall_s
-        return found
+        return self._rates(self._samples, self._wall_s)
 
     def latest_by_device(self) -> dict[int, float]:
         """Return the samples/s of each device between the last two exchanges; empty before a report that has
         samples."""
-        found: dict[int, float] = {}
-        for rank, samples in enumerate(self.last.samples if self.last is not None else ()):
-            assert self.last is not None
+        return {} if self.last is None else self._rates(dict(enumerate(self.last.samples)), self.last.wall_s)
+
+    def _rates(self, samples: Mapping[int, float], wall_s: float) -> dict[int, float]:
+        """Return the samples/s of each device. samples: by rank."""
+        rates: dict[int, float] = {}
+        for rank, number in samples.items():
             index = self.device_of[rank]
-            found[index] = found.get(index, 0.0) + samples / self.last.wall_s
-        return found
+            rates[index] = rates.get(index, 0.0) + number / wall_s
+        return rates
 
     @property
     def time_left_s(self) -> float | None:

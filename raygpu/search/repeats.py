@@ -79,14 +79,13 @@ def may_be_stopped(trial_id: str) -> bool:
 
 def first_round(config: SweepConfig) -> int:
     """Return the number of trainings of a set that are given out before any result of the set is wanted."""
-    per_set = Repetition.of(config).per_set
-    return _target(0, per_set, racing=config.racing, screened=config.stopping.algorithm != "none")
+    return _target(0, config.per_set, racing=config.racing, screened=config.stopping.algorithm != "none")
 
 
 def given_at_once(config: SweepConfig) -> int | None:
     """Return the number of trainings that a sweep gives out before it wants results, at first if its generations grow;
     None for all of them."""
-    per_set, first, generations = Repetition.of(config).per_set, first_round(config), Generations.of(config)
+    per_set, first, generations = config.per_set, first_round(config), Generations.of(config)
     if generations is None and first == per_set:
         return None
     return first * (generations.first if generations is not None else config.trials or 1)

@@ -89,9 +89,9 @@ class Batch:
 class Pending:
     """Batches that wait for delivery, by run. Order holds within a run; runs do not wait for each other."""
 
-    def __init__(self, last_epochs: Mapping[str, int]) -> None:
+    def __init__(self) -> None:
         self.batches: dict[str | None, list[Batch]] = {}
-        self._last_epochs = dict(last_epochs)
+        self._last_epochs: dict[str, int] = {}
         self._last_ms: dict[str | None, int] = {}
         """Time of each run's last metrics that are of no epoch."""
 

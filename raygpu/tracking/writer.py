@@ -83,7 +83,7 @@ class Writer(TrialWriter):
             self._note(f"{damaged:,} waiting writes were damaged; they are set aside in {self._journal.damaged_path}")
         self._behind = False
         """Whether the journal lacks a waiting write, because the disk did not take it."""
-        self._pending = Pending({})
+        self._pending = Pending()
         self._lock = threading.RLock()
         """Lock held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
         self._opened, self._wake = threading.Event(), threading.Event()

@@ -97,7 +97,7 @@ def epoch(number: int, loss: float = 0.5) -> EpochResult:
 
 def deliver(tree: RunTree, kind: Kind, trial_id: str, value: Any) -> str:
     """One write, as the writer's thread delivers it; the id of the trial's run."""
-    pending = Pending({})
+    pending = Pending()
     pending.add(Write(kind, trial_id, value, int(time.time() * 1000)))
     faults: list[TrackingError] = []
     pending_writes.deliver(tree, pending.batches[trial_id][0], lambda fault, *what: faults.append(fault))

@@ -123,7 +123,7 @@ def put(pending: Pending, kind: Any, value: Any) -> None:
 def test_a_run_of_a_crowd_that_goes_on_waits_and_one_that_has_ended_does_not(
     tree: RunTree, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pending = Pending({})
+    pending = Pending()
     turns = deliverer_of(tree, pending)
     for index in range(NUM_TRIALS):
         put(pending, "begin", trial(index))
@@ -153,7 +153,7 @@ def test_several_runs_are_written_at_once_where_the_store_takes_it(
             return create(*arguments, **named)
 
     monkeypatch.setattr(tree.mlflow, "create_run", meeting)
-    pending = Pending({})
+    pending = Pending()
     for index in range(6):
         put(pending, "begin", trial(index))
     turn = deliverer_of(tree, pending).turn(closing=True)
@@ -171,7 +171,7 @@ def test_a_store_that_fails_stops_all_that_write_to_it(tree: RunTree, monkeypatc
 
     for name in ("create_run", "set_tag"):
         monkeypatch.setattr(tree.mlflow, name, failing)
-    pending = Pending({})
+    pending = Pending()
     for index in range(50):
         put(pending, "begin", trial(index))
     turns = deliverer_of(tree, pending)

@@ -116,7 +116,7 @@ def test_a_store_that_fails_for_all_is_waited_for(
 
 
 def test_epochs_after_an_ending_wait_behind_it() -> None:
-    pending = Pending({})
+    pending = Pending()
     for write in (
         Write("begin", "t0000", trial(0), 1),
         Write("end", "t0000", TrialRecord(trial(0), "interrupted"), 2),
@@ -129,7 +129,7 @@ def test_epochs_after_an_ending_wait_behind_it() -> None:
 
 def test_a_trial_that_begins_anew_has_all_its_epochs() -> None:
     """What MLflow has of the run that is deleted is noted again and again until then."""
-    pending = Pending({})
+    pending = Pending()
     pending.known("t0000", 20)
     pending.add(Write("restart", "t0000", trial(0), 1))
     pending.known("t0000", 20)
