@@ -9,7 +9,6 @@ One daemon per GPU, in directories of our own. CUDA says nothing when a process 
 from __future__ import annotations
 
 import atexit
-import fcntl
 import math
 import os
 import shutil
@@ -22,7 +21,7 @@ from raygpu.devices import nvml
 from raygpu.devices.mps_control import PROGRAM, Control, program, until
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS
-from raygpu.records.scratch import private_folder
+from raygpu.records.scratch import lock_file, private_folder
 
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """Environment variable of an MPS client with its memory limit on each of its GPUs, by index."""
@@ -182,12 +181,9 @@ def _lock(folder: Path, uuid: str) -> int:
     """Lock the GPU's folder; the kernel releases the lock when the process ends. Raises NoMps if it is held."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise NoMps(f"another raygpu of yours runs MPS on {uuid}") from None
+        lock = lock_file(folder / "lock")
+        if lock is None:
+            raise NoMps(f"another raygpu of yours runs MPS on {uuid}")
         try:
             if os.stat(folder / "lock").st_ino == os.fstat(lock).st_ino:
                 return lock

@@ -111,6 +111,18 @@ def locked(parent: Path) -> Iterator[None]:
         yield
 
 
+def lock_file(path: Path) -> int | None:
+    """Return the descriptor of a file, made if need be, that is locked until it is closed; None if another process
+    holds it. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
 def _delete_own(key: tuple[int, Path]) -> None:
     if key[0] == os.getpid():
         shutil.rmtree(_homes[key][0], ignore_errors=True)

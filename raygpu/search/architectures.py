@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from raygpu.experiment import ALL_NAMES
 from raygpu.search.signature import Group
@@ -52,20 +51,14 @@ def num_signatures(space: Space, names: Collection[str]) -> int | None:
     """Return the number of combinations of these hyper-parameters, each with what it depends on; None for no end, or
     for more than MOST."""
     wanted = _with_parents(space, names)
+    if any(parameter.options() is None for parameter in wanted):
+        return None
     found: set[tuple[tuple[str, str], ...]] = set()
-
-    def extend(values: dict[str, Any], rest: tuple[Parameter, ...]) -> bool:
-        """Add every combination that begins with these values; return whether there is an end."""
-        if not rest:
-            found.add(tuple((name, repr(value)) for name, value in values.items() if name in names))
-            return len(found) <= MOST
-        first, others = rest[0], rest[1:]
-        if not first.active(values):
-            return extend(values, others)
-        options = first.options()
-        return options is not None and all(extend({**values, first.name: option}, others) for option in options)
-
-    return len(found) if extend({}, wanted) else None
+    for values in Space(wanted).grid():
+        found.add(tuple((name, repr(value)) for name, value in values.items() if name in names))
+        if len(found) > MOST:
+            return None
+    return len(found)
 
 
 def _with_parents(space: Space, names: Collection[str]) -> tuple[Parameter, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import time
@@ -191,10 +190,4 @@ def take(gpus: Sequence[Gpu]) -> None:
 
 def _lock(gpu: Gpu) -> int | None:
     """Return a locked file that stands for a GPU; None where another process holds it. Raises OSError."""
-    file = os.open(scratch.shared_folder() / f"pick-{gpu.uuid}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        return None
-    return file
+    return scratch.lock_file(scratch.shared_folder() / f"pick-{gpu.uuid}")

@@ -63,20 +63,14 @@ def start_in_background(idle_minutes: float, workers: int | None) -> list[str]:
 def state() -> dict[str, Any] | None:
     """Return the state of this user's service; None where none runs. Raises RaygpuError if it does not answer."""
     folder = _folder()
-    try:
-        found = asked(folder, {"ask": "status"})
-    except NotUsed as fault:
-        raise RaygpuError(f"service: {fault}; {_by_force(folder)}") from fault
+    found = _asked(folder, {"ask": "status"})
     return None if found is None else found | {"output": str(folder.output)}
 
 
 def end(*, now: bool) -> str:
     """End the service, and return a line on it. now: whether commands that use it end with it. Raises RaygpuError."""
     folder = _folder()
-    try:
-        found = asked(folder, {"ask": "end", "now": now})
-    except NotUsed as fault:
-        raise RaygpuError(f"service: {fault}; {_by_force(folder)}") from fault
+    found = _asked(folder, {"ask": "end", "now": now})
     if found is None:
         return "service: none runs"
     users = [user["what"] for user in (*found["used_by"], *found["waiting"])]
@@ -102,6 +96,14 @@ def _ready(process: subprocess.Popen[bytes], folder: ServiceFolder, deadline: fl
         if time.monotonic() > deadline:
             raise RaygpuError(f"the service was not ready after {START_S:g} s; its output: {folder.output}")
         time.sleep(POLL_S)
+
+
+def _asked(folder: ServiceFolder, request: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the service's answer; None where none runs. Raises RaygpuError if it does not answer."""
+    try:
+        return asked(folder, request)
+    except NotUsed as fault:
+        raise RaygpuError(f"service: {fault}; {_by_force(folder)}") from fault
 
 
 def _by_force(folder: ServiceFolder) -> str:
