@@ -199,13 +199,11 @@ def _option(
         wall_s += max(_start_s(group.profile, "fused", 1) for group in groups)
     for group, array in zip(groups, fused, strict=True):
         group_s = _fused_s(group, room, num_gpus) if array else _packed_s(group, way, n, num_gpus)
+        own_way: Way = "fused" if array else way
+        number = _members(group, room, num_gpus) if array else n
         wall_s += group_s
-        off_s += group_s * (
-            _off(group.profile, "fused", _members(group, room, num_gpus)) if array else _off(group.profile, way, n)
-        )
-        gibs.append(
-            _gib(group.profile, "fused", _members(group, room, num_gpus)) if array else _gib(group.profile, way, n)
-        )
+        off_s += group_s * _off(group.profile, own_way, number)
+        gibs.append(_gib(group.profile, own_way, number))
     known = [gib for gib in gibs if gib is not None]
     return Option(way, n, fused, wall_s, max(known, default=None), bound, off_s)
 
