@@ -10,7 +10,7 @@ from raygpu.search.trial_record import Change
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LineageSegment:
     """Epochs in which one trial trained the parameters, with values that did not change."""
 
     first: int
@@ -23,34 +23,34 @@ class Stretch:
 
 def lineage(
     trial_id: str, epoch: int, changes: Mapping[str, Sequence[Change]], begun: Mapping[str, Mapping[str, Any]]
-) -> list[Stretch]:
-    """Return the stretches that led to a trial's parameters after an epoch, from the first epoch on.
+) -> list[LineageSegment]:
+    """Return the segments that led to a trial's parameters after an epoch, from the first epoch on.
 
     changes: each trial's, in the order of their epochs. begun: each trial's values at its start.
     """
-    stretches: list[Stretch] = []
+    segments: list[LineageSegment] = []
     last = epoch
     while True:
         # A trial that gives its parameters after an epoch does not change after the same one.
         before = [change for change in changes.get(trial_id, ()) if change.epoch < last]
         if not before:
-            return [Stretch(1, last, trial_id, begun[trial_id]), *reversed(stretches)]
+            return [LineageSegment(1, last, trial_id, begun[trial_id]), *reversed(segments)]
         change = before[-1]
-        stretches.append(Stretch(change.epoch + 1, last, trial_id, change.values))
+        segments.append(LineageSegment(change.epoch + 1, last, trial_id, change.values))
         last, trial_id = change.epoch, change.donor
 
 
-def schedule(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
-    """Return the changes of values from one stretch to the next, as a training's configuration lists them.
+def schedule(segments: Sequence[LineageSegment]) -> list[dict[str, Any]]:
+    """Return the changes of values from one segment to the next, as a training's configuration lists them.
 
-    Values that stay are left out, and stretches in which all of them do.
+    Values that stay are left out, and segments in which all of them do.
     """
     found: list[dict[str, Any]] = []
-    present = dict(stretches[0].values)
-    for stretch in stretches[1:]:
-        new = {name: value for name, value in stretch.values.items() if present.get(name) != value}
+    present = dict(segments[0].values)
+    for segment in segments[1:]:
+        new = {name: value for name, value in segment.values.items() if present.get(name) != value}
         if new:
-            found.append({"epoch": stretch.first, **new})
+            found.append({"epoch": segment.first, **new})
         present |= new
     return found
 

@@ -12,7 +12,7 @@ from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.records.trial_records import Records
 from raygpu.search.exploration import changing, populations
-from raygpu.search.lineage import Stretch, lineage, schedule
+from raygpu.search.lineage import LineageSegment, lineage, schedule
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import Group
 from raygpu.search.space import Space
@@ -97,7 +97,7 @@ def _lines(config: SweepConfig, names: Iterable[str], groups: Mapping[str, str])
     return [line, f"population: {len(sizes)} of them, since trials differ in values that cannot change{more}"]
 
 
-def winners_lineage(config: SweepConfig, space: Space, records: Records, best: TrialRecord) -> list[Stretch]:
+def winners_lineage(config: SweepConfig, space: Space, records: Records, best: TrialRecord) -> list[LineageSegment]:
     """Return whose parameters the best trial has at the epoch of its score, and how they were trained."""
     names = [parameter.name for parameter in changing(config.population, space)]
     begun = {
@@ -108,15 +108,15 @@ def winners_lineage(config: SweepConfig, space: Space, records: Records, best: T
     return lineage(best.trial.trial_id, best.score_epoch or best.epochs, changes, begun)
 
 
-def winners_values(stretches: Sequence[Stretch], records: Records, best: TrialRecord) -> dict[str, Any]:
+def winners_values(segments: Sequence[LineageSegment], records: Records, best: TrialRecord) -> dict[str, Any]:
     """Return the values of `best.toml` that train the best trial's schedule again, in place of the trial's own.
 
     The seed is that of the trial whose parameters were the first ones.
     """
     values = {
-        "seed": records.by_id[stretches[0].trial_id].trial.seed,
-        "hyperparameters": {**best.trial.hyperparameters, **stretches[0].values},
-        "source": {"lineage": [f"{each.trial_id} in epochs {each.first} to {each.last}" for each in stretches]},
+        "seed": records.by_id[segments[0].trial_id].trial.seed,
+        "hyperparameters": {**best.trial.hyperparameters, **segments[0].values},
+        "source": {"lineage": [f"{each.trial_id} in epochs {each.first} to {each.last}" for each in segments]},
     }
-    changes = schedule(stretches)
+    changes = schedule(segments)
     return {**values, "changes": changes} if changes else values

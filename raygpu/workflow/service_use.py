@@ -48,7 +48,6 @@ def service_use(
     least: Fraction | None = None,
     of: Sequence[Gpu] = (),
     measures: bool = False,
-    wanted: bool = True,
 ) -> Iterator[ServiceUse | None]:
     """Take a part of the service's GPUs meanwhile; wait for them if others use them.
 
@@ -57,7 +56,7 @@ def service_use(
     all GPUs that the service may have, where the command takes `gpus` by their UUIDs. measures: whether the command
     wants all GPUs for itself.
     """
-    use = _use(config, [*gpus], [*(of or gpus)], tell, apart, least, measures) if wanted else None
+    use = _use(config, [*gpus], [*(of or gpus)], tell, apart, least, measures)
     try:
         yield use
     finally:

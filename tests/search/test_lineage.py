@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raygpu.search.lineage import Stretch, described, lineage, schedule
+from raygpu.search.lineage import LineageSegment, described, lineage, schedule
 from raygpu.search.trial_record import Change
 
 BEGUN = {"t0000": {"lr": 0.1, "momentum": 0.5}, "t0001": {"lr": 0.2, "momentum": 0.5}, "t0002": {"lr": 0.3}}
@@ -18,10 +18,10 @@ CHANGES = {
 def test_parameters_are_followed_back_through_their_donors() -> None:
     found = lineage("t0000", 20, CHANGES, BEGUN)
     assert found == [
-        Stretch(1, 5, "t0001", {"lr": 0.2, "momentum": 0.5}),
-        Stretch(6, 10, "t0000", {"lr": 0.24, "momentum": 0.5}),
-        Stretch(11, 15, "t0002", {"lr": 0.24, "momentum": 0.6}),
-        Stretch(16, 20, "t0000", {"lr": 0.01, "momentum": 0.5}),
+        LineageSegment(1, 5, "t0001", {"lr": 0.2, "momentum": 0.5}),
+        LineageSegment(6, 10, "t0000", {"lr": 0.24, "momentum": 0.5}),
+        LineageSegment(11, 15, "t0002", {"lr": 0.24, "momentum": 0.6}),
+        LineageSegment(16, 20, "t0000", {"lr": 0.01, "momentum": 0.5}),
     ]
     assert schedule(found) == [
         {"epoch": 6, "lr": 0.24},
@@ -31,7 +31,7 @@ def test_parameters_are_followed_back_through_their_donors() -> None:
 
 
 def test_an_earlier_epoch_has_an_earlier_history() -> None:
-    assert lineage("t0000", 5, CHANGES, BEGUN) == [Stretch(1, 5, "t0000", BEGUN["t0000"])]
+    assert lineage("t0000", 5, CHANGES, BEGUN) == [LineageSegment(1, 5, "t0000", BEGUN["t0000"])]
     assert [each.trial_id for each in lineage("t0000", 12, CHANGES, BEGUN)] == ["t0001", "t0000"]
     assert schedule(lineage("t0001", 20, CHANGES, BEGUN)) == []
 

@@ -9,7 +9,7 @@ from typing import Any
 from raygpu.cli.report.content import SERIES, Figure, Section, Table, figure
 from raygpu.records import population_file
 from raygpu.records.run_data import RunData
-from raygpu.search.lineage import Stretch, lineage
+from raygpu.search.lineage import LineageSegment, lineage
 
 
 def is_population(run: RunData) -> bool:
@@ -49,7 +49,7 @@ def population_section(run: RunData) -> Section:
     return Section("population", title, notes, tables, figures[:1], folded)
 
 
-def _schedule(stretches: Sequence[Stretch], name: str, place: int) -> Figure:
+def _schedule(stretches: Sequence[LineageSegment], name: str, place: int) -> Figure:
     """Return a hyper-parameter's value in each epoch of the best trial's parameters."""
     values: list[Any] = [each.values[name] for each in stretches]
     axis: dict[str, Any] = {"type": "log"} if min(values) > 0 else {}
