@@ -7,7 +7,7 @@ import re
 from raygpu.config.sections import Direction
 
 PARTS = {"loss": "min", "error": "min", "entropy": "min", "perplexity": "min", "accuracy": "max"}
-"""Parts of words that say it, as in logloss."""
+"""Directions by parts of words that imply them, as in logloss."""
 MIN = (
     "mae mse rmse msle rmsle mape smape err nll ppl bpc wer cer fid kl kld divergence distance regret cost brier ece"
     " rank misses mistakes latency flops"
@@ -17,9 +17,9 @@ MAX = (
     " bleu rouge meteor psnr ssim reward rewards return returns correlation pearson spearman kappa mcc ndcg mrr hits"
     " top1 top5 likelihood elbo fitness"
 )
-"""Whole words that say it."""
+"""Words in the names of metrics of which a larger value is better; MIN has those of the others."""
 NEGATED = frozenset(["neg", "negative", "minus", "inverse", "inv"])
-"""Words that turn it around."""
+"""Words that reverse a direction, so that the name does not tell it."""
 
 
 def direction_of(metric: str) -> Direction | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 RESERVE_BYTES = 64 * 2**20
-"""Free space below which nothing large is written."""
+"""Free bytes below which a disk counts as full."""
 RESERVE_PART = 0.02
-"""The same as a part of a small disk."""
+"""Free share below which a disk counts as full; of a small disk it is less than RESERVE_BYTES."""
 POLL_S = 1.0
 PATIENCE_S = 600.0
 """Seconds for which a worker waits for space; it may be on another machine than whoever could free some."""

@@ -18,7 +18,8 @@ ScoreRule = Literal["last", "best"]
 LOSS = "validation/loss"
 """Metric that ranks trials whose scores are equal, as accuracies on a few hundred samples often are."""
 LOSS_DIGITS = 6
-"""Significant digits of that loss: rounding errors, which differ between modes, decide nothing."""
+"""Significant digits of the validation loss in a ranking, so that rounding errors, which differ by mode, decide
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)

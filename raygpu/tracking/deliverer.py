@@ -25,7 +25,7 @@ CROWD = 16
 LIVE_S = 10.0
 """Shortest time in seconds between two writes to a run that goes on, in a crowd."""
 SPACING_S = 0.1
-"""Seconds by which each run of a crowd makes that time longer: its calls take 6 % of them."""
+"""Seconds between two writes to a run, for each run of a crowd, if more than LIVE_S: its calls take 6 % of them."""
 WRITERS = {"http": 8, "https": 8, "postgresql": 4, "mysql": 4}
 """Number of runs written at once, by kind of store: a server takes them side by side, and each call waits for its
 answer. A SQLite file has one writer. A thread holds two database connections; MLflow's pool has 15."""

@@ -36,9 +36,9 @@ CPU_SHARE = 0.025
 LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
 MOST_ENDED = 32
-"""Number of waiting runs that have ended from which on the thread does not rest longer than its interval."""
+"""Number of ended runs with waiting writes from which on the thread rests no longer than its interval."""
 MOST_LINES = 1000
-"""Number of lines that the journal may have beyond four for each waiting write."""
+"""Journal lines, beyond four for each waiting write, from which on the journal is shortened."""
 MAX_FAULTS = 100
 SAY_S = 10.0
 """Seconds between two lines on the writes still to be delivered at the end."""
