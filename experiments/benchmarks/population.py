@@ -27,8 +27,9 @@ from experiments.digits import Cnn, Mlp, digits
 from raygpu import Splits, TorchExperiment
 from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.evolution import Evolution
+from raygpu.engines.tune.population_actor import PopulationActor, PopulationClient
 from raygpu.search.exploration import changing, populations
-from raygpu.search.population import Donor, MemberScores, Orders, Population
+from raygpu.search.population import Population
 from raygpu.search.space import parse, random_trials
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
@@ -47,29 +48,11 @@ MODELS: dict[str, tuple[Callable[[], TorchExperiment], dict[str, Any]]] = {
 WAYS = ("random", "cosine", "population")
 
 
-class Local:
+class Local(PopulationClient):
     """The population in this process."""
 
-    def __init__(self, population: Population) -> None:
-        self._population = population
-
-    def exchange(
-        self, epoch: int, reports: Sequence[MemberScores], absent: Sequence[str], took_s: float
-    ) -> Orders | None:
-        """Return the orders of the trials after an interval."""
-        return self._population.exchange(epoch, reports)
-
-    def saved(self, epoch: int, trial_ids: Sequence[str]) -> None:
-        """Note that trials' parameters are kept."""
-        self._population.saved(epoch, trial_ids)
-
-    def donor(self, epoch: int, name: str) -> Donor:
-        """Return whether a trial's parameters are kept."""
-        return self._population.donor(epoch, name)
-
-    def keep(self, epoch: int, name: str) -> None:
-        """Let a trial go on unchanged."""
-        self._population.keep(epoch, name)
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._actor, method)(*arguments)
 
 
 def halves() -> tuple[Splits, torch.Tensor, torch.Tensor]:
@@ -96,7 +79,7 @@ def search(way: str, model: str, trials: Sequence[Trial], arguments: argparse.Na
         section, parameters, populations(trials, names), epochs=arguments.epochs, seed=trials[0].seed, maximize=False
     )
     epochs = frozenset(section.epochs(arguments.epochs)) if way == "population" else frozenset()
-    evolution = Evolution(Local(population), epochs, names, Storage(tempfile.gettempdir()), trials)
+    evolution = Evolution(Local(PopulationActor(population)), epochs, names, Storage(tempfile.gettempdir()), trials)
     losses: dict[str, float] = {}
     takeover_s, began = 0.0, time.perf_counter()
     while True:

@@ -15,8 +15,8 @@ from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.service.client import Lease, NotUsed, lease
 from raygpu.engines.cluster.service.folder import ServiceFolder
+from raygpu.engines.cluster.service.gpu_leases import GpuRequest
 from raygpu.engines.cluster.service.handover import SWITCH
-from raygpu.engines.cluster.service.ledger import GpuRequest
 from raygpu.storage import is_job
 
 if TYPE_CHECKING:  # Ray takes seconds to import

@@ -19,7 +19,7 @@ from raygpu.engines.cluster import local_cluster, remote_cluster
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
-from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.node_actors import pinned
 from raygpu.engines.tune import tuner
 from raygpu.engines.tune.tune_private_api import in_started_workers
 from raygpu.records.device import SIMULATED, Device

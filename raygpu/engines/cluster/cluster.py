@@ -23,7 +23,7 @@ from raygpu.config.source import Source
 from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.rgu import rgu
-from raygpu.engines.cluster import autoscaler, leftovers, ray_files, runtime_env
+from raygpu.engines.cluster import autoscaler, orphan_processes, ray_files, runtime_env
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
@@ -180,7 +180,7 @@ class Cluster:
         if head_answers():
             end_local(self._extra)
         else:
-            leftovers.end()
+            orphan_processes.end()
 
 
 def device(index: int, node_id: str, local_id: str, gpu: Gpu | None) -> Device:
@@ -198,7 +198,7 @@ def end_local(extra: Sequence[ExtraNode]) -> None:
     finally:
         autoscaler.kill()
         shutdown()
-        leftovers.end()
+        orphan_processes.end()
         with suppress(OSError):  # the next command deletes them
             scratch.delete_abandoned()
 

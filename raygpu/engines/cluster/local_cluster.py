@@ -16,7 +16,7 @@ import ray
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.devices.slurm_allocation import allocation
-from raygpu.engines.cluster import leftovers, ray_environment
+from raygpu.engines.cluster import orphan_processes, ray_environment
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
@@ -43,7 +43,7 @@ def start_local(gpus: Sequence[Gpu], job: str = "", *, apart: bool = True, prelo
     Ray starts one for each CPU, without imports. Raises RaygpuError if Ray does not start.
     """
     nodes = host.nodes(gpus, apart=apart)
-    with leftovers.marked():
+    with orphan_processes.marked():
         if len(nodes) > 1:
             return _start_apart(nodes, host.types(gpus), gpus, job)
         return _start_together(nodes[0], gpus, job, preload)

@@ -20,7 +20,7 @@ import ray
 
 from raygpu.engines.cluster import runtime_env
 from raygpu.engines.cluster.cluster import head_answers, shutdown
-from raygpu.engines.cluster.pinned import pinned, visible_of_raylet
+from raygpu.engines.cluster.node_actors import pinned, visible_of_raylet
 from raygpu.engines.cluster.remote_cluster import join
 from raygpu.errors import RaygpuError, last_line, one_line
 from raygpu.storage import is_job

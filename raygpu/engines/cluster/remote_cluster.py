@@ -24,7 +24,7 @@ from raygpu.engines.cluster import ray_environment, runtime_env
 from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
-from raygpu.engines.cluster.pinned import pinned, visible_of_raylet
+from raygpu.engines.cluster.node_actors import pinned, visible_of_raylet
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.device import Device

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from raygpu.engines.cluster.cluster import Cluster
-from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.node_actors import pinned
 from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload

@@ -16,7 +16,7 @@ import ray
 
 from raygpu.config.sections import PIPELINES
 from raygpu.engines.cluster.cluster import Cluster
-from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.node_actors import pinned
 from raygpu.engines.profiling.pipeline_benchmark import PipelineBenchmark
 from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers

@@ -132,6 +132,6 @@ def fault_of(error: BaseException) -> Fault:
 
 def spawn(node_id: str, *arguments: Any) -> Any:
     """Start a `ProbeActor` on a node without any of Ray's resources, since the probe has the device for itself."""
-    from raygpu.engines.cluster.pinned import pinned
+    from raygpu.engines.cluster.node_actors import pinned
 
     return pinned(ProbeActor, node_id, max_concurrency=1).remote(*arguments)

@@ -17,9 +17,9 @@ import ray.train
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raygpu.devices import disk
-from raygpu.engines.cluster import preload, ray_files
+from raygpu.engines.cluster import ray_files
 from raygpu.engines.cluster.cluster import Cluster, head_answers, require_head
-from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.train import run_state
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
 from raygpu.engines.train.rank_group import WorkerTask
@@ -120,7 +120,7 @@ class ProductionRun:
         self._setup = setup
         self.ended: TrainingOutcome | None = None
         """Result of the training; None until the iteration is over."""
-        self.mailbox = pinned(setup.mailbox, runtime_env=preload.WITHOUT).remote()
+        self.mailbox = start_actor(setup.mailbox)
         """Handle of the actor that takes the workers' reports."""
         self._stopping = False
         self._path = setup.folder.path

@@ -72,16 +72,16 @@ def train(config: dict[str, Any]) -> None:
 def _train(task: WorkerTask, mailbox: Any, splits: Splits | None, best: BestCheckpoint) -> None:
     group, requests = RankGroup(task, mailbox), _Requests(_asking(task, mailbox), task.checkpoint_s)
     training = _begun(group, task, splits, requests)
-    keeper = _Keeper(task, group, training)
+    manager = _CheckpointManager(task, group, training)
     try:
-        keeper.go_on(best)
-        group.report_start(training, keeper.restored)
-        if keeper.restored is None or not keeper.restored.ended:
-            _train_to_the_end(group, keeper, requests)
-            keeper.writer.wait()
+        manager.go_on(best)
+        group.report_start(training, manager.restored)
+        if manager.restored is None or not manager.restored.ended:
+            _train_to_the_end(group, manager, requests)
+            manager.writer.wait()
     except Exception:
         with suppress(Exception):  # what is written is not lost with this process
-            keeper.writer.wait()
+            manager.writer.wait()
         raise
     finally:
         activity.note(None)
@@ -103,22 +103,22 @@ def _begun(group: RankGroup, task: WorkerTask, splits: Splits | None, requests: 
     return group.begin(splits, task.parallel, requests)
 
 
-def _train_to_the_end(group: RankGroup, keeper: _Keeper, requests: _Requests) -> None:
+def _train_to_the_end(group: RankGroup, manager: _CheckpointManager, requests: _Requests) -> None:
     """Train until the end, a stop or divergence, with a checkpoint whenever one is due."""
     last: Progress | None = None
     noted_s = 0.0
-    while (progress := keeper.training.advance()) is not None:
+    while (progress := manager.training.advance()) is not None:
         last = progress
-        noted_s = _note_activity(keeper.task, progress, group.ranks.rank, noted_s)
+        noted_s = _note_activity(manager.task, progress, group.ranks.rank, noted_s)
         if group.ranks.rank == 0:
             group.report(progress)
-        if keeper.due(progress):
-            keeper.save(progress)
+        if manager.due(progress):
+            manager.save(progress)
             requests.saved()
         if progress.request == "stop" or progress.diverged:
             return
-    if last is not None and last.epoch < keeper.task.epochs:
-        keeper.save(last, ended=True)
+    if last is not None and last.epoch < manager.task.epochs:
+        manager.save(last, ended=True)
 
 
 def _note_activity(task: WorkerTask, progress: Progress, rank: int, noted_s: float) -> float:
@@ -131,7 +131,7 @@ def _note_activity(task: WorkerTask, progress: Progress, rank: int, noted_s: flo
     return now
 
 
-class _Keeper:
+class _CheckpointManager:
     """Checkpoints of a training under Ray Train, which keeps the last ones and gives a new worker the latest."""
 
     def __init__(self, task: WorkerTask, group: RankGroup, training: ProductionTraining) -> None:

@@ -106,8 +106,8 @@ def arrays_of(
     """
     arrays = _arrays_of(config, shared, splits, code)
     if (settings := shared.population) is not None:
-        port = PopulationClient(settings.actor)
-        arrays.evolution = Evolution(port, settings.epochs, settings.changing, settings.folder, trials)
+        population = PopulationClient(settings.actor)
+        arrays.evolution = Evolution(population, settings.epochs, settings.changing, settings.folder, trials)
     return arrays
 
 

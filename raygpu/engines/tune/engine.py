@@ -7,13 +7,14 @@ from typing import Any
 from ray import tune
 
 from raygpu.engines.cluster.cluster import PlacementRequest
+from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.oom_retry import RetryShares, signatures
 from raygpu.engines.tune.population_actor import PopulationSettings
 from raygpu.engines.tune.population_start import population_settings
-from raygpu.engines.tune.rule_actor import rule_actor
+from raygpu.engines.tune.rule_actor import RuleActor
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings, part_of
 from raygpu.engines.tune.sweep_context import SweepContext
@@ -34,7 +35,8 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     BadInput for an unknown metric.
     """
     arrays, alone = (plan.arrays, plan.alone) if isinstance(plan, ArrayPlan) else (plan, plan)
-    rule = rule_actor(stopping_rule(context.config))
+    stopping = stopping_rule(context.config)
+    rule = start_actor(RuleActor, stopping) if stopping is not None else None
     population = population_settings(context, plan, grouper)
     shared = _shared_settings(context, plan, alone, rule, population)
     live = LiveSweep(context, RetryShares(alone, signatures(context.source, context.splits)), grouper, rule)

@@ -1,6 +1,6 @@
 """The members of one worker in their sweep's population: they report at each interval, and carry out its orders.
 
-evolution = Evolution(Port(actor), epochs, changing, folder, trials)
+evolution = Evolution(PopulationClient(actor), epochs, changing, folder, trials)
 while (found := evolution.exchange(array, scores, absent)) is None: ...      # others are not there yet
 """
 
@@ -12,36 +12,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from raygpu.engines.tune.array_checkpoint import POPULATION
-from raygpu.engines.tune.population_actor import begun_values
+from raygpu.engines.tune.population_actor import PopulationClient, begun_values
 from raygpu.records import scratch
 from raygpu.records.scratch import fetched
-from raygpu.search.population import Donor, MemberScores, Orders, Reached
+from raygpu.search.population import MemberScores, Orders, Reached
 from raygpu.search.trial_record import Change
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray
 from raygpu.training.hyperparameters import OptimizerSettings
-
-
-class PopulationPort(Protocol):
-    """The population as a worker sees it."""
-
-    def exchange(
-        self, epoch: int, reports: Sequence[MemberScores], absent: Sequence[str], took_s: float
-    ) -> Orders | None:
-        """Return the orders of a worker's trials after an interval; None to ask again."""
-
-    def saved(self, epoch: int, trial_ids: Sequence[str]) -> None:
-        """Note that trials' parameters at an epoch are kept."""
-
-    def donor(self, epoch: int, name: str) -> Donor:
-        """Return whether a trial's parameters at an epoch are kept, or will be."""
-
-    def keep(self, epoch: int, name: str) -> None:
-        """Let a trial go on unchanged after all."""
 
 
 @dataclass(slots=True)
@@ -70,7 +52,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class ExchangeResult:
     """Changes of a worker's members at one interval."""
 
     changes: Mapping[str, Change] = field(default_factory=dict)
@@ -91,13 +73,13 @@ class Evolution:
 
     def __init__(
         self,
-        port: PopulationPort,
+        population: PopulationClient,
         epochs: frozenset[int],
         changing: Sequence[str],
         folder: Storage,
         trials: Sequence[Trial],
     ) -> None:
-        self._port, self._epochs, self._folder = port, epochs, folder
+        self._population, self._epochs, self._folder = population, epochs, folder
         self._changing = tuple(changing)
         self.members = {trial.trial_id: Member(trial, begun_values(trial, changing)) for trial in trials}
         self._since = time.monotonic()
@@ -122,7 +104,7 @@ class Evolution:
 
     def exchange(
         self, array: ChangingArray, score: Callable[[str], float], absent: Sequence[str] = ()
-    ) -> Exchanged | None:
+    ) -> ExchangeResult | None:
         """Report the members' scores, and carry out what the population orders; None while others are waited for.
 
         score: of a member at its last epoch. absent: trials of this worker that begin later.
@@ -133,12 +115,12 @@ class Evolution:
                 member = self.members[name]
                 member.reached.setdefault(epoch, Reached(score(name), member.values(epoch)))
             reports = [MemberScores(name, self.members[name].reached, self.members[name].decided) for name in names]
-            self._asked = self._port.exchange(epoch, reports, absent, time.monotonic() - self._since)
+            self._asked = self._population.exchange(epoch, reports, absent, time.monotonic() - self._since)
             if self._asked is None:
                 return None
             self._give(array, self._asked)
         others = {name: change for name, change in self._asked.changes.items() if change.donor not in names}
-        states = {name: self._port.donor(epoch, change.donor) for name, change in others.items()}
+        states = {name: self._population.donor(epoch, change.donor) for name, change in others.items()}
         if "coming" in states.values():
             return None
         orders, self._asked, self._since = self._asked, None, time.monotonic()
@@ -146,12 +128,12 @@ class Evolution:
         changes = {name: change for name, change in orders.changes.items() if name not in lost}
         lost += self._carry_out(array, changes, {name for name in others if name in changes})
         for name in lost:
-            self._port.keep(epoch, name)
+            self._population.keep(epoch, name)
             changes.pop(name, None)
         for name in names:
             self.members[name].decided[epoch] = changes.get(name)
         lines = tuple(f"{name} keeps its own parameters: those of its donor are lost" for name in lost)
-        return Exchanged(changes, orders.ended, lines, from_others=bool(others))
+        return ExchangeResult(changes, orders.ended, lines, from_others=bool(others))
 
     def _give(self, array: ChangingArray, orders: Orders) -> None:
         """Keep members' parameters for other workers, and delete what nobody needs any more."""
@@ -160,7 +142,7 @@ class Evolution:
                 array.save_member(name, Path(folder))
                 (self._folder / str(array.epoch) / name).upload(Path(folder))
         if orders.save:
-            self._port.saved(array.epoch, orders.save)
+            self._population.saved(array.epoch, orders.save)
         for epoch in orders.obsolete:
             (self._folder / str(epoch)).remove()
 

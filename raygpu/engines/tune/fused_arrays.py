@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu.engines.cluster import leftovers
+from raygpu.engines.cluster import orphan_processes
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
@@ -62,7 +62,7 @@ class FusedArrays(ArraySequence):
         assert self.splits is not None
         store = ArrayStore.at(self.settings.profiles)
         # A compilation outlives the sweep, whose own processes are known by their mark and ended.
-        environment = {name: value for name, value in os.environ.items() if name != leftovers.VARIABLE}
+        environment = {name: value for name, value in os.environ.items() if name != orphan_processes.VARIABLE}
         return ArrayCache(store, self.array, self.splits, self.shared.source, environment)
 
     def _make(self, trials: list[Trial]) -> ModelArray:

@@ -10,8 +10,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from raygpu.engines.cluster import preload
-from raygpu.engines.cluster.pinned import pinned
 from raygpu.search.population import Donor, MemberScores, Orders, Population
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
@@ -137,13 +135,6 @@ class PopulationSettings:
     """Hyper-parameters that may change."""
     folder: Storage
     """Storage for the parameters that trials give to others, with a folder for each epoch."""
-
-
-def population_actor(population: Population | None) -> Any:
-    """Start the population's actor on the driver's node, so that both end together; None without a population."""
-    if population is None:
-        return None
-    return pinned(PopulationActor, runtime_env=preload.WITHOUT).remote(population)
 
 
 def begun_values(trial: Trial, changing: Sequence[str]) -> dict[str, Any]:

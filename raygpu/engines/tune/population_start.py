@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raygpu.engines.tune.population_actor import PopulationSettings, population_actor
+from raygpu.engines.cluster.node_actors import start_actor
+from raygpu.engines.tune.population_actor import PopulationActor, PopulationSettings
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.planning.gpu_shares import ArrayPlan, Plan
 from raygpu.search.exploration import changing, populations
@@ -41,7 +42,7 @@ def population_settings(
         together=all_at_once(trials, plan, grouper),
     )
     return PopulationSettings(
-        population_actor(population),
+        start_actor(PopulationActor, population),
         frozenset(config.population.epochs(config.epochs)),
         names,
         context.folder.tune / FOLDER,

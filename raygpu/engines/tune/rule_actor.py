@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from raygpu.engines.cluster import preload
-from raygpu.engines.cluster.pinned import pinned
 from raygpu.search.patience import reasons
 from raygpu.search.stopping import Rule
 
@@ -32,10 +28,3 @@ class RuleActor:
     def restore(self, rule: Rule) -> None:
         """Go on with a rule that `state` returned."""
         self._rule = rule
-
-
-def rule_actor(rule: Rule | None) -> Any:
-    """Start the rule's actor on the driver's node, so that both end together; None without a rule."""
-    if rule is None:
-        return None
-    return pinned(RuleActor, runtime_env=preload.WITHOUT).remote(rule)

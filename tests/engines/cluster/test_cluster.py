@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from raygpu.devices.nvml import Reading
-from raygpu.engines.cluster import cluster, leftovers
+from raygpu.engines.cluster import cluster, orphan_processes
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.remote_cluster import connect
 from raygpu.records.device import Device
@@ -53,7 +53,7 @@ def test_garbage_of_another_thread_does_not_end_the_process(ray_address: str) ->
 
 def test_what_trials_have_started_ends_with_a_ray_that_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "head_answers", lambda: False)
-    with leftovers.marked():
+    with orphan_processes.marked():
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         cluster.Cluster([], [], Dashboard(), True).close()

@@ -20,7 +20,7 @@ from raygpu.engines.cluster import ray_environment
 ray_environment.prepare(local=True)
 from raygpu.engines.cluster import preload
 from raygpu.engines.cluster.local_cluster import start_local
-from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.node_actors import pinned
 from raygpu.engines.tune.tune_private_api import in_started_workers
 import ray
 from ray import tune

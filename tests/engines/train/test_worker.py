@@ -37,12 +37,12 @@ class Resumed:
         training = SimpleNamespace(load=lambda folder: None, notes=[])
         task = SimpleNamespace(epochs=6, warm_start=None, scoring=Scoring("loss", False))
         group = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None)
-        keeper = worker._Keeper(task, group, training)  # type: ignore[arg-type]
-        keeper.go_on(BestCheckpoint(Storage(str(checkpoints))))
+        manager = worker._CheckpointManager(task, group, training)  # type: ignore[arg-type]
+        manager.go_on(BestCheckpoint(Storage(str(checkpoints))))
         self.notes: list[str] = training.notes
-        self.best = keeper.best
-        assert keeper.restored is not None
-        assert keeper.restored.best == keeper.best
+        self.best = manager.best
+        assert manager.restored is not None
+        assert manager.restored.best == manager.best
 
 
 def kept(checkpoints: Path) -> str | None:

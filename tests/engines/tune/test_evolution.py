@@ -15,10 +15,11 @@ from torch import nn
 from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.array_checkpoint import POPULATION
 from raygpu.engines.tune.evolution import Evolution
+from raygpu.engines.tune.population_actor import PopulationActor, PopulationClient
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.exploration import populations
 from raygpu.search.lineage import lineage
-from raygpu.search.population import Donor, MemberScores, Orders, Population
+from raygpu.search.population import Population
 from raygpu.search.space import parse
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage
@@ -44,26 +45,11 @@ SPACES: dict[str, dict[str, Any]] = {
 }
 
 
-class Local:
+class Local(PopulationClient):
     """The population in this process."""
 
-    def __init__(self, population: Population) -> None:
-        self.population = population
-
-    def exchange(
-        self, epoch: int, reports: Sequence[MemberScores], absent: Sequence[str], took_s: float
-    ) -> Orders | None:
-        self.population.leave(absent, ended=False)
-        return self.population.exchange(epoch, reports)
-
-    def saved(self, epoch: int, trial_ids: Sequence[str]) -> None:
-        self.population.saved(epoch, trial_ids)
-
-    def donor(self, epoch: int, name: str) -> Donor:
-        return self.population.donor(epoch, name)
-
-    def keep(self, epoch: int, name: str) -> None:
-        self.population.keep(epoch, name)
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._actor, method)(*arguments)
 
 
 class Game:
@@ -96,7 +82,11 @@ class Game:
 
     def evolution(self, array: Any) -> Evolution:
         found = Evolution(
-            Local(self.population), self.epochs, self.changing, Storage(str(self.folder)), list(array.trials)
+            Local(PopulationActor(self.population)),
+            self.epochs,
+            self.changing,
+            Storage(str(self.folder)),
+            list(array.trials),
         )
         found.restore(None, array)
         return found
@@ -194,7 +184,11 @@ def test_a_worker_that_goes_on_from_a_checkpoint_changes_nothing(fused: bool, ep
     again = arrays(lost)[0]
     again.load(saved)
     evolution = Evolution(
-        Local(lost.population), lost.epochs, lost.changing, Storage(str(lost.folder)), list(again.trials)
+        Local(PopulationActor(lost.population)),
+        lost.epochs,
+        lost.changing,
+        Storage(str(lost.folder)),
+        list(again.trials),
     )
     evolution.restore(saved, again)
     lost.scores = scores

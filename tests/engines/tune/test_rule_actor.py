@@ -11,9 +11,10 @@ import pytest
 import ray
 
 from raygpu.config import SweepConfig
+from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.tune.callback import ArrayCallback
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.rule_actor import RuleActor, rule_actor
+from raygpu.engines.tune.rule_actor import RuleActor
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
 from raygpu.search.stopping import Rule, decision_epochs, expected_epochs, stopping_rule
@@ -54,10 +55,10 @@ def test_a_resumed_sweep_knows_the_scores_that_were_compared(
     )
     shares: Any = None
     with ray.init(ray_address, log_to_driver=False):
-        asked = rule_actor(rule(**stopping))
+        asked = start_actor(RuleActor, rule(**stopping))
         ray.get(asked.decide.remote(1, [(name, 0.9) for name in ("t0", "t1", "t2")]))
         state = pickle.loads(pickle.dumps(ArrayCallback(LiveSweep(context, shares, None, asked)).get_state()))
-        resumed = rule_actor(rule(**stopping))
+        resumed = start_actor(RuleActor, rule(**stopping))
         ArrayCallback(LiveSweep(context, shares, None, resumed)).set_state(state)
         assert ray.get(resumed.decide.remote(1, [("t3", 0.5)])) == {"t3": None}
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster.service.connection import PROTOCOL, Connection
 from raygpu.engines.cluster.service.fingerprint import Fingerprint, refusal
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.ledger import GpuRequest
-from raygpu.engines.cluster.service.wire import PROTOCOL, Connection
+from raygpu.engines.cluster.service.gpu_leases import GpuRequest
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
@@ -50,17 +50,17 @@ class Lease:
         """
         import ray
 
-        from raygpu.engines.cluster import leftovers, ray_environment
+        from raygpu.engines.cluster import orphan_processes, ray_environment
         from raygpu.engines.cluster.cluster import device
         from raygpu.engines.cluster.dashboard import Dashboard
         from raygpu.engines.cluster.job_name import named_job
         from raygpu.engines.cluster.ray_private_api import run_before_first_task, use_tokens
         from raygpu.engines.cluster.service import command_environment
-        from raygpu.engines.cluster.service.joined import ServiceCluster
+        from raygpu.engines.cluster.service.service_cluster import ServiceCluster
         from raygpu.errors import RaygpuError, one_line
 
         use_tokens()
-        with ray_environment.variable(leftovers.VARIABLE, self.mark):
+        with ray_environment.variable(orphan_processes.VARIABLE, self.mark):
             command_environment.write(self._environment)
         config = named_job(job)
         run_before_first_task(config, command_environment.TakenOver(str(self._environment)))

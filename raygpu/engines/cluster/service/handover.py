@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from raygpu.engines.cluster.service.connection import Connection
 from raygpu.engines.cluster.service.fingerprint import Fingerprint, may_take_over
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.wire import Connection
 from raygpu.records.clock import command_age_s
 from raygpu.storage import is_job
 
@@ -57,12 +57,12 @@ def handed_over(words: Sequence[str]) -> int | None:
             or not may_take_over(address.get("fingerprint", {}), Fingerprint.here([], apart=True))
         ):
             return None
-        keeper = Connection.to(folder.socket)
+        service = Connection.to(folder.socket)
     except OSError:
         return None
     try:
-        keeper.send({"ask": "standby"})
-        answer = keeper.receive(ANSWER_S)
+        service.send({"ask": "standby"})
+        answer = service.receive(ANSWER_S)
         if answer is None or not answer.get("pid"):
             return None
         connection = Connection.to(folder.path / str(answer["socket"]))
@@ -70,7 +70,7 @@ def handed_over(words: Sequence[str]) -> int | None:
     except (OSError, ValueError):
         return None
     finally:
-        keeper.close()
+        service.close()
     return _exit_code(connection)
 
 

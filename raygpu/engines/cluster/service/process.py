@@ -45,22 +45,22 @@ def _serve(
 ) -> None:
     from raygpu.devices import host
     from raygpu.engines.cluster.local_cluster import start_local
-    from raygpu.engines.cluster.service.keeper import Keeper
+    from raygpu.engines.cluster.service.daemon import ServiceDaemon
     from raygpu.engines.cluster.service.pool import Pool, default_size, preloading
 
     size = workers if workers is not None else default_size(host.num_cpus())
     with preloading(size):
         cluster = start_local(gpus, "service")
     try:
-        keeper = Keeper(folder, cluster, fingerprint, Pool(size), _description(cluster), idle_s, say)
+        daemon = ServiceDaemon(folder, cluster, fingerprint, Pool(size), _description(cluster), idle_s, say)
 
         def end(number: int, frame: FrameType | None) -> None:
             """End the service at its next look."""
-            keeper.ended = True
+            daemon.ended = True
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
-        keeper.run()
+        daemon.run()
     finally:
         cluster.close()
         say("ended")

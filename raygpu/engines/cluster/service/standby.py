@@ -22,13 +22,17 @@ from typing import Any
 
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.service.command_environment import environment_of
-from raygpu.engines.cluster.service.wire import Connection
+from raygpu.engines.cluster.service.connection import Connection
 
 IMPORTED = (
     *("ray", "torch", "ray.tune", "raygpu.__main__", "raygpu.sweep", "raygpu.train", "raygpu.pack", "raygpu.balance"),
     *("raygpu.place", "raygpu.engines.tune.engine", "raygpu.engines.train.production", "raygpu.tracking.session"),
     *("raygpu.tracking.client", "raygpu.engines.profiling.sweep_probe", "raygpu.training.fused.groups"),
-    *("raygpu.engines.cluster.prometheus", "raygpu.engines.cluster.service.joined", "raygpu.training.torch.optimizers"),
+    *(
+        "raygpu.engines.cluster.prometheus",
+        "raygpu.engines.cluster.service.service_cluster",
+        "raygpu.training.torch.optimizers",
+    ),
     *("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "sqlalchemy.dialects.sqlite", "sklearn"),
     *("sklearn.datasets", "matplotlib.figure", "raygpu.training.fused.dry_run", "raygpu.training.quick_estimate"),
     *("torch.fx.experimental.proxy_tensor", "torch.fx.experimental.symbolic_shapes", "torch._decomp"),

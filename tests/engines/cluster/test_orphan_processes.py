@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.engines.cluster import leftovers
+from raygpu.engines.cluster import orphan_processes
 
 START = "setsid -f python -c \"{}import os, time; open('{}', 'w').write(str(os.getpid())); time.sleep(600)\""
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -26,17 +26,17 @@ def started(path: Path) -> Path:
 def test_marked_processes_in_sessions_of_their_own_are_ended_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "GRACE_S", 0.5)
+    monkeypatch.setattr(orphan_processes, "GRACE_S", 0.5)
     daemons = {name: tmp_path / name for name in ("before", "marked", "deaf", "after")}
     subprocess.run(START.format("", daemons["before"]), shell=True, check=True)
-    with leftovers.marked():
+    with orphan_processes.marked():
         subprocess.run(START.format("", daemons["marked"]), shell=True, check=True)
         subprocess.run(START.format(DEAF, daemons["deaf"]), shell=True, check=True)
         same_session = subprocess.Popen(["sleep", "600"])
     subprocess.run(START.format("", daemons["after"]), shell=True, check=True)
     running = {name: started(path) for name, path in daemons.items()}
     try:
-        leftovers.end()
+        orphan_processes.end()
         deadline = time.monotonic() + 30
         while (running["marked"] / "environ").exists() or (running["deaf"] / "environ").exists():
             assert time.monotonic() < deadline
@@ -53,17 +53,17 @@ def test_marked_processes_in_sessions_of_their_own_are_ended_and_no_others(
 
 def test_a_process_that_is_just_being_started_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its environment reads as empty until its program is loaded."""
-    left, looks = leftovers._left, list[int]()
+    left, looks = orphan_processes._left, list[int]()
 
     def late(marks: list[str]) -> list[int]:
         looks.append(len(looks))
         return left(marks) if len(looks) > 1 else []
 
-    monkeypatch.setattr(leftovers, "_left", late)
-    with leftovers.marked():
+    monkeypatch.setattr(orphan_processes, "_left", late)
+    with orphan_processes.marked():
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
-        leftovers.end()
+        orphan_processes.end()
         assert child.wait(60) == -15
     finally:
         child.kill()

@@ -9,15 +9,22 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raygpu.engines.cluster import preload
+
 
 def pinned(actor: type[Any], node_id: str | None = None, **options: Any) -> Any:
     """Return the class as a Ray actor on a node, without resources; start it by `.remote(...)`.
 
-    node_id: Ray's id of the node; by default the driver's, so that actor and driver end together.
+    node_id: Ray's id of the node; by default the driver's.
     """
     node_id = node_id or ray.get_runtime_context().get_node_id()
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return ray.remote(actor).options(num_cpus=0, scheduling_strategy=where, **options)
+
+
+def start_actor(actor: type[Any], *arguments: Any) -> Any:
+    """Start an actor that trains nothing on the driver's node, so that both end together, and return its handle."""
+    return pinned(actor, runtime_env=preload.WITHOUT).remote(*arguments)
 
 
 def visible_of_raylet() -> str | None:

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from raygpu.engines.cluster import leftovers
-from raygpu.engines.cluster.service import client, folder, keeper, wire
+from raygpu.engines.cluster import orphan_processes
+from raygpu.engines.cluster.service import client, connection, daemon, folder
 from raygpu.engines.cluster.service.client import Lease, NotUsed, asked, lease
+from raygpu.engines.cluster.service.daemon import ServiceDaemon
 from raygpu.engines.cluster.service.fingerprint import Fingerprint
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.keeper import Keeper
-from raygpu.engines.cluster.service.ledger import GpuRequest
+from raygpu.engines.cluster.service.gpu_leases import GpuRequest
 
 RAY = {"gcs_address": "127.0.0.1:1", "devices": [["node", "-1"]], "dashboard": None, "logs": "/nowhere"}
 
 
 class Running:
-    """A keeper in a thread."""
+    """A daemon in a thread."""
 
     def __init__(self, idle_s: float) -> None:
         self.folder = ServiceFolder()
@@ -37,19 +37,19 @@ class Running:
         pool: Any = SimpleNamespace(size=2, count=lambda: (2, 0), fill=lambda: 2)
         self.lines: list[str] = []
         fingerprint = Fingerprint.here([], apart=True)
-        self.keeper = Keeper(self.folder, cluster, fingerprint, pool, RAY, idle_s, self.lines.append)
+        self.daemon = ServiceDaemon(self.folder, cluster, fingerprint, pool, RAY, idle_s, self.lines.append)
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
         while self.folder.address() is None:
             self.thread.join(0.01)
 
     def run(self) -> None:
-        self.keeper.run()
+        self.daemon.run()
         assert self.lock is not None
         self.lock.close()
 
     def end(self) -> None:
-        self.keeper.ended = True
+        self.daemon.ended = True
         self.thread.join(60)
         assert not self.thread.is_alive()
 
@@ -58,10 +58,10 @@ class Running:
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(keeper, "TICK_S", 0.05)
-    monkeypatch.setattr(keeper, "StandbyProcess", lambda of: SimpleNamespace(is_ready=False, has_ended=False, end=int))
-    monkeypatch.setattr(keeper, "head_answers", lambda: True)
-    monkeypatch.setattr(leftovers, "end_of", lambda marks: None)
+    monkeypatch.setattr(daemon, "TICK_S", 0.05)
+    monkeypatch.setattr(daemon, "StandbyProcess", lambda of: SimpleNamespace(is_ready=False, has_ended=False, end=int))
+    monkeypatch.setattr(daemon, "head_answers", lambda: True)
+    monkeypatch.setattr(orphan_processes, "end_of", lambda marks: None)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_parts_are_given_and_come_back_with_the_connection(running: Running) -> 
     third: list[Lease] = []
     waiting = threading.Thread(target=lambda: third.append(take("c", told)))
     waiting.start()
-    while not running.keeper.ledger.waiting:
+    while not running.daemon.leases.waiting:
         waiting.join(0.01)
     first.close()
     waiting.join(60)
@@ -100,7 +100,7 @@ def test_parts_are_given_and_come_back_with_the_connection(running: Running) -> 
     assert told == ["service: 0 of 1 GPU free; a 0.5, b 0.5; c waits for its part"]
     third[0].close()
     second.close()
-    while running.keeper.ledger.taken:
+    while running.daemon.leases.taken:
         waiting.join(0.01)
 
 
@@ -122,7 +122,7 @@ def test_it_ends_after_those_that_use_it_and_takes_no_more() -> None:
 def test_it_ends_by_itself_when_nobody_uses_it() -> None:
     running = Running(idle_s=60)
     used = take("a")
-    running.keeper._idle_s = 0.0
+    running.daemon._idle_s = 0.0
     running.thread.join(0.3)
     assert running.thread.is_alive()
     used.close()
@@ -142,7 +142,7 @@ def test_a_wrong_message_closes_its_own_connection_alone(running: Running) -> No
 
 
 def test_another_user_s_process_is_not_heard(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "peer", lambda connection: (1, os.getuid() + 1))
+    monkeypatch.setattr(connection, "peer", lambda connection: (1, os.getuid() + 1))
     with pytest.raises(NotUsed, match="user"):
         asked(ServiceFolder(), {"ask": "status"})
 
@@ -171,7 +171,7 @@ def test_other_terms_are_told(running: Running, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(client.Fingerprint, "here", classmethod(lambda *_, **__: here))
     with pytest.raises(NotUsed, match="packages"):
         take("a")
-    assert not running.keeper.ledger.taken
+    assert not running.daemon.leases.taken
 
 
 def test_a_file_that_others_can_read_is_no_address(running: Running) -> None:

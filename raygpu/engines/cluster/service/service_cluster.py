@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.engines.cluster import leftovers, ray_files
+from raygpu.engines.cluster import orphan_processes, ray_files
 from raygpu.engines.cluster.cluster import Cluster, head_answers, shutdown
 from raygpu.records import scratch
 
@@ -38,7 +38,7 @@ class ServiceCluster(Cluster):
             if head_answers():
                 shutdown()
         finally:
-            leftovers.end_of([self.mark])
+            orphan_processes.end_of([self.mark])
             self.give_back()
             ray_files.use_logs(None)
             with suppress(OSError):  # the next command deletes them

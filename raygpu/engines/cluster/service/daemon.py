@@ -1,10 +1,13 @@
-"""The process of the service: it starts Ray, keeps the workers ready, and gives out the GPUs to commands."""
+"""The daemon of the service: it keeps workers and a process for the next command ready, and leases GPUs to commands."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import selectors
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,15 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from raygpu.engines.cluster import leftovers
+from raygpu.engines.cluster import orphan_processes
 from raygpu.engines.cluster.cluster import Cluster, head_answers
 from raygpu.engines.cluster.service import log_files
+from raygpu.engines.cluster.service.connection import PROTOCOL, Connection
 from raygpu.engines.cluster.service.fingerprint import Fingerprint
 from raygpu.engines.cluster.service.folder import ServiceFolder
-from raygpu.engines.cluster.service.ledger import GpuRequest, Ledger
+from raygpu.engines.cluster.service.gpu_leases import GpuLeases, GpuRequest
 from raygpu.engines.cluster.service.pool import Pool
-from raygpu.engines.cluster.service.standby_process import StandbyProcess
-from raygpu.engines.cluster.service.wire import PROTOCOL, Connection
 from raygpu.errors import one_line
 
 TICK_S = 0.5
@@ -30,9 +32,12 @@ FILL_S = 2.0
 PRUNE_S = 60.0
 MOST_FAULTS = 5
 """Number of looks in sequence at which Ray may not answer before the service ends."""
+STANDBY = "raygpu.engines.cluster.service.standby"
+"""Program of the process that waits for a command."""
+_numbers = itertools.count(1)
 
 
-class Keeper:
+class ServiceDaemon:
     """The service in this process, once Ray runs: `run` returns when it has ended its use.
 
     say: takes a line for the service's output. idle_s: seconds without a command after which it ends.
@@ -49,14 +54,14 @@ class Keeper:
         say: Callable[[str], None],
     ) -> None:
         self.folder, self.cluster, self.pool, self.say = folder, cluster, pool, say
-        self.ledger = Ledger(len(cluster.devices))
+        self.leases = GpuLeases(len(cluster.devices))
         self.ended = False
         self._ray, self._idle_s = dict(ray), idle_s
         self._fingerprint = fingerprint
         self._begun = datetime.now(UTC).isoformat(timespec="seconds")
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, Connection] = {}
-        """Connections by their file descriptor, which is a command's number in the ledger."""
+        """Connections by their file descriptor, which is a command's number in the leases."""
         self._standbys: dict[int, StandbyProcess] = {}
         """Waiting processes that were given away, until they have become a command, by the connection's number."""
         self._standby: StandbyProcess | None = None
@@ -84,7 +89,7 @@ class Keeper:
                     "fingerprint": self._fingerprint.as_json(),
                 }
             )
-            self.say(f"ready: {self.ledger.line()}; {self._ray['gcs_address']}")
+            self.say(f"ready: {self.leases.line()}; {self._ray['gcs_address']}")
             while not self.ended:
                 for key, _ in self._selector.select(TICK_S):
                     if key.fileobj is listener:
@@ -140,7 +145,7 @@ class Keeper:
             connection.send(self.status())
         elif asked == "end":
             self._draining = True
-            self.ended = bool(message.get("now")) or not (self.ledger.taken or self.ledger.waiting)
+            self.ended = bool(message.get("now")) or not (self.leases.taken or self.leases.waiting)
             connection.send(self.status())
         elif asked == "standby":
             connection.send(self._given(number))
@@ -166,15 +171,15 @@ class Keeper:
         if number in self._marks or not mark.isalnum():
             raise ValueError(f"read {mark!r}")
         self._marks[number] = mark
-        part = self.ledger.ask(number, request)
+        part = self.leases.ask(number, request)
         self.say(f"{request.what} (pid {connection.pid}): {'waits' if part is None else f'{float(part):g} GPUs'}")
         if part is None:
-            connection.send({"waiting": self.ledger.line()})
+            connection.send({"waiting": self.leases.line()})
         else:
             connection.send(self._grant(part))
 
     def _grant(self, part: Any) -> dict[str, Any]:
-        return {"part": str(part), "num_gpus": self.ledger.num_gpus, "workers": self._idle_workers, **self._ray}
+        return {"part": str(part), "num_gpus": self.leases.num_gpus, "workers": self._idle_workers, **self._ray}
 
     def _forget(self, number: int) -> None:
         """Close a connection, end what its command's trials have left behind, and give its part to others."""
@@ -187,21 +192,21 @@ class Keeper:
         mark = self._marks.pop(number, None)
         if mark is None:
             return
-        leftovers.end_of([mark])
+        orphan_processes.end_of([mark])
         for file in self.folder.path.glob(f"command-*-{mark}"):  # of a command that was killed
             with suppress(OSError):
                 file.unlink()
         self._used = time.monotonic()
         self._filled = self._used  # its workers end first
-        granted = self.ledger.leave(number)
-        self.say(f"a command has ended; {self.ledger.line()}")
+        granted = self.leases.leave(number)
+        self.say(f"a command has ended; {self.leases.line()}")
         for waiting, part in granted:
             with suppress(OSError):  # it has gone meanwhile; its connection tells so next
                 self._connections[waiting].send(self._grant(part))
 
     def status(self) -> dict[str, Any]:
         """Return the state of the service as a value of JSON."""
-        taken, waiting = self.ledger.taken, self.ledger.waiting
+        taken, waiting = self.leases.taken, self.leases.waiting
         used_by = [
             {"what": request.what, "pid": self._connections[number].pid, "gpus": float(part)}
             for number, (request, part) in taken.items()
@@ -210,8 +215,8 @@ class Keeper:
         return {
             "pid": os.getpid(),
             "begun": self._begun,
-            "num_gpus": self.ledger.num_gpus,
-            "free_gpus": float(self.ledger.free),
+            "num_gpus": self.leases.num_gpus,
+            "free_gpus": float(self.leases.free),
             "gpus": [device.name for device in self.cluster.devices],
             "idle_workers": self.pool.count()[0],
             "workers": self.pool.size,
@@ -229,14 +234,14 @@ class Keeper:
     def _look_after(self) -> None:
         """Fill the pool, prune the logs, and end the service that nobody has used for its idle time."""
         now = time.monotonic()
-        is_used = bool(self.ledger.taken or self.ledger.waiting)
+        is_used = bool(self.leases.taken or self.leases.waiting)
         if is_used:
             self._used = now
         elif self._draining or now - self._used > self._idle_s:
             self.say("told to end" if self._draining else f"not used for {self._idle_s / 60:g} minutes: ends")
             self.ended = True
         # Beside a command that has all GPUs nobody else can begin, and a start of workers would only slow it down.
-        if not self.ended and now - self._filled > FILL_S and (self.ledger.free > 0 or not is_used):
+        if not self.ended and now - self._filled > FILL_S and (self.leases.free > 0 or not is_used):
             self._filled = now
             if not self._filling.is_alive():
                 self._filling = threading.Thread(target=self._fill, name="pool", daemon=True)
@@ -257,3 +262,32 @@ class Keeper:
             self._faults += 1
             self.say(f"the workers cannot be looked at: {one_line(error)}")
             self.ended = self._faults >= MOST_FAULTS
+
+
+class StandbyProcess:
+    """A process that imports what a command needs, and then waits for one at a socket of its own."""
+
+    def __init__(self, folder: ServiceFolder) -> None:
+        self.socket = folder.path / f"standby-{os.getpid()}-{next(_numbers)}"
+        before = os.umask(0o077)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", STANDBY, str(self.socket)], stdin=subprocess.PIPE, start_new_session=True
+            )
+        finally:
+            os.umask(before)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the process waits for a command, and has not become one yet."""
+        return self.process.poll() is None and self.socket.exists()
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
+        return self.process.poll() is not None
+
+    def end(self) -> None:
+        """End the process while it waits; one that has become a command is left alone."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()

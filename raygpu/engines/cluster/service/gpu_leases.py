@@ -1,10 +1,10 @@
 """Who uses which part of a service's GPUs: each command takes at most its part, and later ones get what is left.
 
-ledger = Ledger(num_gpus=2)
-ledger.ask(1, GpuRequest("sweep digits", most=Fraction(1)))     # Fraction(1): granted
-ledger.ask(2, GpuRequest("sweep cifar"))                        # Fraction(1): what is left
-ledger.ask(3, GpuRequest("train digits"))                       # None: it waits, in the order of asking
-ledger.leave(1)                                           # [(3, Fraction(1))]
+leases = GpuLeases(num_gpus=2)
+leases.ask(1, GpuRequest("sweep digits", most=Fraction(1)))     # Fraction(1): granted
+leases.ask(2, GpuRequest("sweep cifar"))                        # Fraction(1): what is left
+leases.ask(3, GpuRequest("train digits"))                       # None: it waits, in the order of asking
+leases.leave(1)                                           # [(3, Fraction(1))]
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GpuRequest:
         return cls(str(value["what"])[:200], most, least, bool(value["whole"]))
 
 
-class Ledger:
+class GpuLeases:
     """The parts of a service's GPUs that are taken, and the commands that wait for one."""
 
     def __init__(self, num_gpus: int) -> None:
