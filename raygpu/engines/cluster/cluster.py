@@ -23,9 +23,10 @@ from raygpu.config.source import Source
 from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.rgu import rgu
-from raygpu.engines.cluster import autoscaler, orphan_processes, ray_files, runtime_env
+from raygpu.engines.cluster import orphan_processes, ray_files, runtime_env
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
+from raygpu.engines.cluster.ray_private_api import kill_autoscaler
 from raygpu.errors import BadInput, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records import scratch
@@ -196,7 +197,7 @@ def end_local(extra: Sequence[ExtraNode]) -> None:
     try:
         end(extra)
     finally:
-        autoscaler.kill()
+        kill_autoscaler()
         shutdown()
         orphan_processes.end()
         with suppress(OSError):  # the next command deletes them

@@ -22,7 +22,7 @@ from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.preload import Preload
-from raygpu.engines.cluster.ray_files import keep_token_private, own_files, sessions
+from raygpu.engines.cluster.ray_files import folders, keep_token_private
 from raygpu.engines.cluster.ray_private_api import own_process_groups, without_waits
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
@@ -102,8 +102,7 @@ def _init_local(
     # In a job of another cluster: the files sent with that job are no part of this Ray's.
     os.environ.pop(JOB_VARIABLE, None)
     keep_token_private()
-    folder = sessions()
-    dashboard_files = own_files()
+    folder, dashboard_files = folders()
     for attempt in (1, 2):
         try:
             with own_process_groups(dashboard_files, prestarted), without_waits():

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import ray
 
-from raygpu.engines.cluster import process_guard
+from raygpu.engines.cluster.process_guard import RAY_START, GuardedProcess, guarded
 from raygpu.errors import RaygpuError
 
 START_S = 180.0
 """Seconds for all extra nodes to join, as long as Ray's dashboard has to start: a cold machine of two cores is slow."""
-END_S = process_guard.END_S + 5.0
 
 
 class ExtraNode:
@@ -53,49 +50,27 @@ class ExtraNode:
             *("--min-worker-port", "0", "--max-worker-port", "0", "--dashboard-agent-listen-port", "0"),
             *("--disable-usage-stats", "--block"),
         ]
-        self._process = self._start()
+        self.process = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> GuardedProcess:
         self._tries += 1
-        # -P: the folder of process_guard.py has modules that are called as some of the standard library's.
-        python = [sys.executable, "-P", process_guard.__file__, sys.executable, "-m", "ray.scripts.scripts", "start"]
-        with self._output.open("wb") as output:
-            return subprocess.Popen(
-                [*python, *self._command],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # It is ended when nothing runs on it any more: there is no need to wait until nobody holds an actor.
-                env=os.environ | {"CUDA_VISIBLE_DEVICES": self._visible, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"},
-                start_new_session=True,  # Ctrl-C is ours to answer
-            )
+        # It is ended when nothing runs on it any more: there is no need to wait until nobody holds an actor.
+        own = {"CUDA_VISIBLE_DEVICES": self._visible, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+        return GuardedProcess(guarded([*RAY_START, *self._command]), self._output, os.environ | own)
 
     def failed(self) -> str | None:
         """Return the last line of the node's output if it has ended, else None.
 
         Starts a node once more if it ran into Ray's fixed limit of 30 s.
         """
-        if self._process.poll() is None:
+        if (status := self.process.status) is None:
             return None
         lines = self._output.read_text(errors="replace").strip().splitlines()
-        said = lines[-1].strip() if lines else f"status {self._process.returncode}"
+        said = lines[-1].strip() if lines else f"status {status}"
         if "timed out" in said and self._tries == 1:
-            self._process = self._start()
+            self.process = self._start()
             return None
         return f"{said} ({self._output})"
-
-    def ask_to_end(self) -> None:
-        """Close the node's standard input, on which its process guard ends it. Returns at once."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def wait(self) -> None:
-        """Wait until the node has ended with all of its processes; kill it after END_S seconds."""
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 def wait_for(extra: Sequence[ExtraNode]) -> dict[str, str]:
@@ -121,6 +96,6 @@ def wait_for(extra: Sequence[ExtraNode]) -> dict[str, str]:
 def end(extra: Sequence[ExtraNode]) -> None:
     """End all extra nodes at once, and wait for their end."""
     for node in extra:
-        node.ask_to_end()
+        node.process.ask_to_end()
     for node in extra:
-        node.wait()
+        node.process.wait()

@@ -59,9 +59,9 @@ class Daemons:
             if thread.is_alive():
                 thread.join(END_S)
 
-    def wait_for_clients(self, timeout_s: float = END_S) -> None:
-        """Wait at most `timeout_s` seconds until the trials' processes have ended by themselves."""
-        end = time.monotonic() + timeout_s
+    def wait_for_clients(self) -> None:
+        """Wait at most END_S seconds until the trials' processes have ended by themselves."""
+        end = time.monotonic() + END_S
         while any(mps.clients() for mps in self._running.values()) and time.monotonic() < end:
             time.sleep(POLL_S)
 

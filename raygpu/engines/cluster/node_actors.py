@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygpu.engines.cluster import preload
+from raygpu.engines.cluster.ray_environment import environment_of
 
 
 def pinned(actor: type[Any], node_id: str | None = None, **options: Any) -> Any:
@@ -29,6 +29,4 @@ def start_actor(actor: type[Any], *arguments: Any) -> Any:
 
 def visible_of_raylet() -> str | None:
     """Return CUDA_VISIBLE_DEVICES of a worker's raylet, its parent; None if it is not set. Ray changes the worker's."""
-    variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
-    prefix = b"CUDA_VISIBLE_DEVICES="
-    return next((v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)), None)
+    return environment_of(os.getppid()).get("CUDA_VISIBLE_DEVICES")

@@ -12,9 +12,9 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from raygpu.engines.cluster import ray_environment
+from raygpu.engines.cluster.ray_environment import environment_of
 
 VARIABLE = "RAYGPU_LOCAL_RAY"
 """Variable in the environment of a local Ray's processes, and of all that they start."""
@@ -61,13 +61,12 @@ def end_of(marks: list[str]) -> None:
 
 def _left(marks: list[str]) -> list[int]:
     """Return the pids of the marked processes that are not in this process' session, as Ray's own are."""
-    wanted = [f"{VARIABLE}={mark}".encode() for mark in marks]
     found = []
-    for process in Path("/proc").glob("[0-9]*") if wanted else ():
-        with suppress(OSError):  # it has ended, or is another user's
-            variables = (process / "environ").read_bytes().split(b"\0")
-            if any(each in variables for each in wanted) and os.getsid(int(process.name)) != os.getsid(0):
-                found.append(int(process.name))
+    for name in os.listdir("/proc") if marks else ():
+        if name.isdigit() and environment_of(int(name)).get(VARIABLE) in marks:
+            with suppress(OSError):  # it has ended
+                if os.getsid(int(name)) != os.getsid(0):
+                    found.append(int(name))
     return found
 
 

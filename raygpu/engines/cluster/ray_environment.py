@@ -1,4 +1,4 @@
-"""Environment variables that Ray reads, so raygpu sets them before it is imported."""
+"""Environment variables of Ray and of its processes; raygpu sets those that Ray reads before Ray is imported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -69,3 +70,13 @@ def variable(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the variables that a process was started with; none for one that has ended."""
+    try:
+        parts = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(part).partition("=") for part in parts if b"=" in part)
+    return {name: value for name, _, value in pairs}

@@ -52,23 +52,16 @@ def disks(folder: Path | None) -> list[Path]:
     return [*([folder] if folder is not None else []), Path(tempfile.gettempdir()), Path(where())]
 
 
-def sessions() -> str | None:
-    """Return the folder for Ray's sessions; None where the user chose one by RAY_TMPDIR. Raises RaygpuError."""
-    if "RAY_TMPDIR" in os.environ:
-        return None
-    try:
-        return str(private_folder(Path(SESSIONS.format(os.getuid()))) / BELOW)
-    except OSError as error:
-        raise RaygpuError(f"Ray did not start: {error}; or choose another folder by RAY_TMPDIR") from error
+def folders() -> tuple[str, Path] | tuple[None, None]:
+    """Return the folder for Ray's sessions, and one for temporary files of this process' Ray, deleted with it.
 
-
-def own_files() -> Path | None:
-    """Return a folder for temporary files of this process' Ray, deleted with it; None beside a folder that the user
-    chose. Raises RaygpuError."""
+    Both are None where the user chose a folder by RAY_TMPDIR. Raises RaygpuError.
+    """
     if "RAY_TMPDIR" in os.environ:
-        return None
+        return None, None
     try:
-        return scratch.home(private_folder(Path(SESSIONS.format(os.getuid()))))
+        own = private_folder(Path(SESSIONS.format(os.getuid())))
+        return str(own / BELOW), scratch.home(own)
     except OSError as error:
         raise RaygpuError(f"Ray did not start: {error}; or choose another folder by RAY_TMPDIR") from error
 

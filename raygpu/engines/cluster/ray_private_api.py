@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray._private import ray_constants, services, state, worker
 from ray._private.auto_init_hook import auto_init_lock
@@ -29,6 +30,8 @@ ANSWER_S = 3.0
 PRESTARTED = "--num_prestart_python_workers="
 """Flag of Ray's raylet for the number of workers that it starts before they are asked for."""
 PRESTART_S = 10.0
+AUTOSCALER = "monitor.py"
+"""Program of Ray's autoscaler, in a folder below Ray's `autoscaler`."""
 STARTED_HERE = "raygpu starts Ray by itself: leave ray.init() out of the experiment, and use Ray in data() alone"
 
 
@@ -190,3 +193,22 @@ def run_before_first_task(config: Any, hook: Any) -> None:
     environment would do as well, but a job with such an environment gets new processes.
     """
     config.set_py_logging_config(hook)
+
+
+def kill_autoscaler() -> list[int]:
+    """Kill the autoscaler of the Ray that this process has started; return its pid, or nothing without one.
+
+    A local Ray has nothing to scale. On SIGTERM the autoscaler's process goes on for more than a second; `ray.shutdown`
+    waits that long, and kills it then.
+    """
+    killed = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):  # it has just ended
+            if any(_is_autoscaler(Path(word)) for word in process.cmdline()[:4]):
+                process.kill()
+                killed.append(process.pid)
+    return killed
+
+
+def _is_autoscaler(path: Path) -> bool:
+    return path.name == AUTOSCALER and {"autoscaler", "ray"} <= set(path.parts)

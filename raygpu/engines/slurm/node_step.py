@@ -19,7 +19,7 @@ def main() -> int:
     head, folder = sys.argv[1:]
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = [*start_flags(allocation(), head, folder), "--node-ip-address", address_of(os.environ["SLURMD_NODENAME"])]
-    return process_guard.keep([sys.executable, "-m", "ray.scripts.scripts", "start", *flags])
+    return process_guard.keep([*process_guard.RAY_START, *flags])
 
 
 if __name__ == "__main__":

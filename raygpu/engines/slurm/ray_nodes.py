@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 
 from raygpu.devices.slurm_allocation import Allocation, allocation
-from raygpu.engines.cluster import process_guard, ray_environment, ray_files
+from raygpu.engines.cluster import ray_environment, ray_files
+from raygpu.engines.cluster.process_guard import RAY_START, GuardedProcess, guarded
 from raygpu.engines.slurm import commands
 from raygpu.errors import RaygpuError
 
 START_S = 300.0
-END_S = process_guard.END_S + 5.0
 LONGEST_FOLDER = 36
 """Longest path of Ray's folder: with its sockets' names it has to stay below 107 bytes."""
 TOKEN, TOKEN_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
@@ -86,7 +85,7 @@ class RayNodes:
     def __init__(self, nodes: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
         """nodes: their names, this one first. folder: for Ray's files. variables: the environment, with the token."""
         self._nodes, self._folder, self._variables = nodes, folder, dict(variables)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[GuardedProcess] = []
         self.log = folder / "nodes.log"
 
     def __enter__(self) -> str:
@@ -94,7 +93,7 @@ class RayNodes:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         host, port = address_of(self._nodes[0]), _free_port()
         flags = start_flags(allocation(), host, str(self._folder), (port, _free_port()))
-        self._start([*_ray_start(), *flags])
+        self._start(guarded([*RAY_START, *flags]))
         try:
             self._wait(host, port)
             others = len(self._nodes) - 1
@@ -118,33 +117,23 @@ class RayNodes:
     @property
     def lost(self) -> bool:
         """Return whether the head, or the step of the other nodes, has ended."""
-        return any(process.poll() is not None for process in self._processes)
+        return any(process.status is not None for process in self._processes)
 
     def end(self) -> None:
         """End Ray on all nodes."""
         for process in reversed(self._processes):
-            if process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
+            process.ask_to_end()
         for process in reversed(self._processes):
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait()
         self._processes.clear()
 
     def _start(self, words: Sequence[str]) -> None:
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._variables, start_new_session=True
-            )
-        self._processes.append(process)
+        self._processes.append(GuardedProcess(words, self.log, self._variables))
 
     def _wait(self, host: str, port: int) -> None:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            if self._processes[0].poll() is not None:
+            if self._processes[0].status is not None:
                 said = self.log.read_text(errors="replace").strip().splitlines()
                 raise RaygpuError(f"Ray did not start on {self._nodes[0]}: {said[-1] if said else 'without a word'}")
             with suppress(OSError):
@@ -161,11 +150,6 @@ def address_of(node: str) -> str:
         return socket.gethostbyname(name)
     except OSError as error:
         raise RaygpuError(f"slurm: the address of node {node}, {name!r}, is not known here") from error
-
-
-def _ray_start() -> list[str]:
-    """Return `ray start` under the guard that ends it with this process."""
-    return [sys.executable, "-P", process_guard.__file__, sys.executable, "-m", "ray.scripts.scripts", "start"]
 
 
 def _free_port() -> int:

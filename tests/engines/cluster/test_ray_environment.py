@@ -90,3 +90,8 @@ def test_a_process_whose_ray_is_on_loopback_joins_no_cluster(monkeypatch: pytest
     monkeypatch.setenv(ray_environment.ON_LOOPBACK, "0")
     with pytest.raises(BadInput, match="=0 is set, so that Ray listens on"):
         connect("127.0.0.1:1")
+
+
+def test_the_environment_of_a_process_that_has_ended_is_empty() -> None:
+    assert ray_environment.environment_of(2**30) == {}
+    assert ray_environment.environment_of(os.getpid())["PATH"]

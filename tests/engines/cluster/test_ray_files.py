@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import sys
@@ -49,17 +50,17 @@ def test_no_token_is_made_where_none_is_needed(
 def test_sessions_lie_in_a_folder_of_one_s_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_files, "SESSIONS", f"{home}/ray-{{}}")
     folder = home / f"ray-{os.getuid()}"
-    assert ray_files.sessions() == str(folder / "ray")
+    assert ray_files.folders()[0] == str(folder / "ray")
     assert mode(folder) == 0o700
     folder.chmod(0o777)
     with pytest.raises(RaygpuError, match="is open to others; remove it; or choose another folder by RAY_TMPDIR"):
-        ray_files.sessions()
-    folder.rmdir()
+        ray_files.folders()
+    shutil.rmtree(folder)
     folder.symlink_to(home)
     with pytest.raises(RaygpuError, match="is open to others"):
-        ray_files.sessions()
+        ray_files.folders()
     monkeypatch.setenv("RAY_TMPDIR", "/tmp/mine")
-    assert ray_files.sessions() is None
+    assert ray_files.folders() == (None, None)
 
 
 PROGRAM = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from threading import Event, Thread
@@ -15,6 +16,7 @@ from ray._private import auto_init_hook, services, state
 from ray.dashboard import dashboard
 from ray.experimental import internal_kv
 
+from raygpu.engines.cluster import ray_private_api
 from raygpu.engines.cluster.ray_private_api import others_wait, own_process_groups, without_waits
 
 
@@ -113,3 +115,37 @@ def test_a_start_looks_often_whether_its_node_has_joined(monkeypatch: pytest.Mon
     with without_waits():
         assert services.get_node("127.0.0.1:1", "own") == ("127.0.0.1:1", "own")
     assert next(looked, None) is None
+
+
+AUTOSCALERS = """
+import subprocess, sys
+from raygpu.engines.cluster.ray_private_api import kill_autoscaler
+processes = [subprocess.Popen([sys.executable, "-u", path, "--logs-dir=x"]) for path in sys.argv[1:]]
+try:
+    killed = kill_autoscaler()
+    processes[0].wait(60)
+    print(killed == [processes[0].pid], [process.poll() for process in processes], kill_autoscaler())
+finally:
+    for process in processes:
+        process.kill()
+"""
+
+
+def test_the_autoscaler_alone_is_killed(tmp_path: Path) -> None:
+    """In a process of its own: the tests' own process may have a Ray."""
+    paths = [tmp_path / "ray/autoscaler/v2/monitor.py", tmp_path / "autoscaler/monitor.py"]
+    paths.append(tmp_path / "ray/autoscaler/other.py")
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("import time; time.sleep(600)")
+    done = subprocess.run(
+        [sys.executable, "-c", AUTOSCALERS, *map(str, paths)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True [-9, None, None] []\n"
+
+
+def test_ray_still_starts_its_autoscaler_by_these_names() -> None:
+    for folder in (services.AUTOSCALER_V2_DIR, services.AUTOSCALER_PRIVATE_DIR):
+        program = Path(services.RAY_PATH, folder, "monitor.py")
+        assert program.is_file()
+        assert ray_private_api._is_autoscaler(program)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from raygpu.engines.cluster.ray_environment import environment_of
 from raygpu.engines.cluster.service.fingerprint import AT_START
 from raygpu.engines.cluster.service.folder import write_private
 
@@ -63,13 +64,3 @@ def changes(
     }
     removed = [name for name in own if name in started_with and name not in command and not name.startswith(KEPT)]
     return wanted, removed
-
-
-def environment_of(pid: int) -> dict[str, str]:
-    """Return the variables that a process was started with; none for one that has ended."""
-    try:
-        parts = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return {}
-    pairs = (os.fsdecode(part).partition("=") for part in parts if b"=" in part)
-    return {name: value for name, _, value in pairs}

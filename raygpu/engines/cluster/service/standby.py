@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.engines.cluster import ray_environment
-from raygpu.engines.cluster.service.command_environment import environment_of
 from raygpu.engines.cluster.service.connection import Connection
 
 IMPORTED = (
@@ -76,7 +75,7 @@ def _become(connection: Connection) -> int:
         os.fdopen(number, mode, buffering=1, encoding=given["encoding"], errors=errors, closefd=False)
         for number, mode, errors in ((0, "r", "strict"), (1, "w", given["errors"]), (2, "w", "backslashreplace"))
     )
-    started_with = environment_of(os.getpid())
+    started_with = ray_environment.environment_of(os.getpid())
     own = {name: value for name, value in os.environ.items() if name not in started_with}  # set by libraries
     os.environ.clear()
     os.environ.update(own | given["environment"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.engines.cluster.service.command_environment import TakenOver, changes, environment_of, write
+from raygpu.engines.cluster.service.command_environment import TakenOver, changes, write
 
 
 def test_variables_come_and_go_but_those_of_the_start_stay() -> None:
@@ -46,8 +46,3 @@ def test_a_process_takes_over_folder_umask_and_variables(tmp_path: Path, monkeyp
 def test_a_command_that_has_ended_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="none"):
         TakenOver(str(tmp_path / "none"))._apply()
-
-
-def test_the_environment_of_a_process_that_has_ended_is_empty() -> None:
-    assert environment_of(2**30) == {}
-    assert environment_of(os.getpid())["PATH"]
