@@ -7,16 +7,17 @@ dashboard.close()            # before Ray's end
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.ray_private_api import DashboardAddress
 
+logger = logging.getLogger(__name__)
 LOOK_S = 0.25
 START_S = 180.0
 """Seconds after which a dashboard that has not started is given up: a cold machine of two cores takes its time."""
@@ -46,8 +47,10 @@ class Dashboard:
     def _look(self, starting: DashboardAddress) -> None:
         address, until = None, time.monotonic() + START_S
         while address is None and time.monotonic() < until and not starting.is_lost:
-            with suppress(Exception):  # of a head that is slow to answer, or has ended, as whoever trains says
+            try:
                 address = starting.look()
+            except Exception:  # of a head that is slow to answer, or has ended, as whoever trains says
+                logger.debug("the dashboard's address", exc_info=True)
             if address is not None or self._closing.wait(LOOK_S):
                 break
         self._url.set_result(url(address))

@@ -1,4 +1,4 @@
-"""Actors that stay on one node and reserve nothing, and what they see of it."""
+"""Actors that stay on one node and reserve no resources, and the GPUs that Ray was given on their node."""
 
 from __future__ import annotations
 

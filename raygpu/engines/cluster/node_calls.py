@@ -82,7 +82,7 @@ class NodeCaller:
     """Ray actor that calls a function on its node."""
 
     def call(self, function: Callable[[str | None], Any]) -> Any:
-        """Return what the function returns for CUDA_VISIBLE_DEVICES as the node was started with it."""
+        """Call the function with the CUDA_VISIBLE_DEVICES that the node was started with, and return its result."""
         return function(visible_of_raylet())
 
 

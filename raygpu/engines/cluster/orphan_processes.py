@@ -1,4 +1,4 @@
-"""End what trials have started in sessions of their own, which outlives Ray's workers.
+"""End processes that trials have started in sessions of their own: they outlive Ray's workers.
 
 Ray ends a worker's own processes and their group. A process of another session is known by a variable that it has
 inherited from the Ray that its trial ran in.
@@ -46,7 +46,7 @@ def mark() -> str | None:
 
 
 def end_of(marks: list[str]) -> None:
-    """End the processes with these marks, as `end` does: those of a command that was killed, say."""
+    """End the processes with these marks that are in sessions of their own, as `end` does for those of this process."""
     deadline, told, nothing = time.monotonic() + GRACE_S, set[int](), 0
     while marks and time.monotonic() < deadline:
         left = _left(marks)

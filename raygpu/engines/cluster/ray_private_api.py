@@ -152,7 +152,7 @@ class DashboardAddress:
 
     @property
     def is_lost(self) -> bool:
-        """Whether there will be none: the dashboard has ended, was not started, or lacks the packages of its pages."""
+        """Whether no dashboard will start: it has ended, was not started, or lacks the packages of its pages."""
         if not self._has_packages:
             return True
         processes = self._node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, [])

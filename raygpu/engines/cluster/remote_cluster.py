@@ -7,7 +7,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -30,6 +30,7 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.records.device import Device
 from raygpu.storage import PROBE, Storage, StorageError, is_job
 
+logger = logging.getLogger(__name__)
 ACCELERATOR = "accelerator_type:"
 """Prefix of the resource by which Ray names the type of a node's first GPU."""
 NO_RAY = "Could not find any running Ray instance"
@@ -132,8 +133,10 @@ def _asked_for(wanted: Wanted) -> Iterator[None]:
         yield
     finally:
         if told >= 0 and ray.is_initialized():
-            with suppress(Exception):  # a lost cluster, whose own fault is to be seen
+            try:
                 request_resources(bundles=[])
+            except Exception:  # a lost cluster, whose own fault is to be seen
+                logger.debug("the withdrawal of the request for GPUs", exc_info=True)
 
 
 def _num_gpus() -> int:

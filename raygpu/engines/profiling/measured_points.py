@@ -50,7 +50,7 @@ class Measured:
 
     @property
     def settled(self) -> bool:
-        """Return whether more rounds are not needed: the gain's interval is narrow, or the training has failed."""
+        """Return whether no more rounds are needed: the gain's interval is narrow, or the training has failed."""
         return self.fault is not None or (len(self.rates) > 1 and self.gain.width <= SETTLED)
 
     def point(self) -> Point:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from raygpu.search.signature import Group, Signature
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
 
+logger = logging.getLogger(__name__)
 PROBE_S = 3 * WORKER_S
 """Minimum duration of a probe in seconds."""
 KERAS_PER_S = 50_000.0
@@ -227,7 +229,8 @@ class Measurer:
             return look
         try:
             points = estimate.points(self.largest.trials[:num_trials], int(hardware.num_cpus))
-        except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
+        except Exception:  # the user's code: its trials show it, each alone
+            logger.debug("a few steps of the sweep's training", exc_info=True)
             return look
         rough = Profile(self._subject(self.largest, hardware), self.splits.samples_per_epoch, tuple(points))
         parts = Estimates(reference=rough).parts(self.groups, self.config)

@@ -140,7 +140,7 @@ class PlacementBenchmark:
         return answer if isinstance(answer, Fault) else answer[0]
 
     def _excess(self, turn: Turn) -> str | None:
-        """Return what a turn takes beyond the memory of a device; None if nothing."""
+        """Return a line on the first device that a turn takes more memory of than it has; None if there is none."""
         limit = self._settings.memory_gib
         for index, gib in enumerate(turn.memory_gib):
             if limit is not None and gib > limit:

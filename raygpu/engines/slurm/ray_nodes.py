@@ -83,7 +83,7 @@ class RayNodes:
     """A Ray over the nodes of a job, for the time of the block."""
 
     def __init__(self, nodes: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
-        """nodes: their names, this one first. folder: for Ray's files. variables: the environment, with the token."""
+        """Prepare a Ray. nodes: names, this one first. folder: for Ray's files. variables: its environment."""
         self._nodes, self._folder, self._variables = nodes, folder, dict(variables)
         self._processes: list[GuardedProcess] = []
         self.log = folder / "nodes.log"

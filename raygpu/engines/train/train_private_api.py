@@ -62,7 +62,7 @@ class LocalPolicy(FixedScalingPolicy):
     """
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Called in the controller, before there are workers."""
+        """Keep Ray Train from giving workers variables of their own; called in the controller, before there are any."""
         worker_group.get_env_vars_to_propagate = dict
         super().after_controller_start(train_run_context)
 
@@ -101,7 +101,7 @@ class OwnCleanerCallback(PlacementGroupCleanerCallback):
     """Ray Train's callback that starts the cleaner, in the controller."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Called in the controller, before there are workers."""
+        """Put `OwnCleaner` in the place of Ray Train's cleaner; called in the controller, before there are workers."""
         placement_group_callback.PlacementGroupCleaner = OwnCleaner
         super().after_controller_start(train_run_context)
 
@@ -136,7 +136,7 @@ def with_own_controller(trainer: type, *, local: bool) -> type:
             return kept if local else [*kept, OwnCleanerCallback()]
 
         def _initialize_and_run_controller(self, **settings: Any) -> Any:
-            """As Ray Train's own, which keeps the handle for itself."""
+            """Start the controller as Ray Train does, and keep its handle for `end`."""
             if local:
                 settings["scaling_policy"] = LocalPolicy(self.scaling_config)
             started = ray.remote(TrainController).options(

@@ -1,4 +1,4 @@
-"""A sweep on Ray Tune: one trainable, one searcher and one callback for every mode.
+"""A sweep on Ray Tune: a trainable, a searcher, a scheduler and callbacks, the same in every mode.
 
 A trial alone is an array of one.
 """

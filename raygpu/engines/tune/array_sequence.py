@@ -68,7 +68,7 @@ class ArraySequence(ABC):
         return self.array if self.trials else None
 
     def next_array(self) -> ModelArray | None:
-        """Return `current()`, and count the time that making an array takes beside what it counts itself."""
+        """Return the array to train now, as `current` does, and count the time of its making that `current` has not."""
         began, counted_s = time.monotonic(), sum(self.seconds.values())
         array = self.current()
         self.spend(setup=time.monotonic() - began - (sum(self.seconds.values()) - counted_s))

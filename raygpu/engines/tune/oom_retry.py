@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
 
+logger = logging.getLogger(__name__)
 MOST_RETRIES = 3
 """Maximum number of retries of one trial on one type of device after it ran out of memory."""
 
@@ -108,7 +110,8 @@ def signatures(source: Source, splits: Splits | None) -> Callable[[Trial], Signa
         """Return the trial's signature; the empty one if the user's code fails."""
         try:
             return signature(source, code, splits, trial)
-        except Exception:  # noqa: BLE001 - a fault of the user's code is its trial's result
+        except Exception:  # a fault of the user's code is its trial's result
+            logger.debug("the signature of trial %s", trial.trial_id, exc_info=True)
             return Signature(())
 
     return find

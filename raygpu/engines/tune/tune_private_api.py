@@ -89,8 +89,10 @@ def snapshots_for_ends(every_s: float, part: float) -> Iterator[None]:
     """Let the first checkpoint of a Tune trial, meanwhile, ask for a snapshot of the sweep's state at most this often.
 
     Tune takes a snapshot at each checkpoint, since that deletes the one before, to which the last snapshot may refer. A
-    first one deletes none; of trials that last milliseconds, snapshots would be most of the driver's time. every_s:
-    least seconds between two snapshots. part: largest part of the time that they take; each has all trials so far.
+    first one deletes none; of trials that last milliseconds, snapshots would be most of the driver's time.
+
+    every_s: least seconds between two snapshots, each of which has all trials so far. part: largest part of the
+    wall-clock time that they take. Of the time in which the driver does not wait for trials, the part may be larger.
     """
     manager: Any = experiment_state._ExperimentCheckpointManager
     note, sync = manager.on_trial_checkpoint, manager.sync_up_experiment_state

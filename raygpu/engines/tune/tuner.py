@@ -33,7 +33,7 @@ from raygpu.records.interrupts import handlers_kept
 from raygpu.storage import S3_SAID, StorageError
 
 SNAPSHOT_S, SNAPSHOT_PART = 1.0, 0.1
-"""Least seconds between two snapshots of a sweep's state, and the most of the driver's time that they take.
+"""Least seconds between two snapshots of a sweep's state, and the largest part of the wall-clock time that they take.
 
 What ends in between runs again if the driver is killed then."""
 

@@ -1,4 +1,4 @@
-"""Who uses which part of a service's GPUs: each command takes at most its part, and later ones get what is left.
+"""Leases of a service's GPUs: each command takes at most its part, and later commands get what is left.
 
 leases = GpuLeases(num_gpus=2)
 leases.ask(1, GpuRequest("sweep digits", most=Fraction(1)))     # Fraction(1): granted
@@ -81,7 +81,7 @@ class GpuLeases:
         return granted
 
     def line(self) -> str:
-        """Return a line on who has what."""
+        """Return a line with the number of free GPUs, and the part of each command."""
         users = [f"{request.what} {float(part):g}" for request, part in self.taken.values()]
         return f"{float(self.free):g} of {self.num_gpus} GPU{'s' if self.num_gpus != 1 else ''} free" + (
             f"; {', '.join(users)}" if users else ""

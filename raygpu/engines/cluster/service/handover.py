@@ -75,7 +75,7 @@ def handed_over(words: Sequence[str]) -> int | None:
 
 
 def _give(connection: Connection, words: Sequence[str]) -> None:
-    """Send everything that makes a process this command."""
+    """Send the waiting process this command: its words, streams, environment and folder."""
     umask = os.umask(0o077)
     os.umask(umask)
     streams = array.array("i", [0, 1, 2])
@@ -117,8 +117,10 @@ def _exit_code(connection: Connection) -> int:
 
 @contextmanager
 def _passed_on(pid: int) -> Iterator[list[int]]:
-    """Pass the signals of a terminal on to the process meanwhile; it stops and goes on with this one. Yields the list
-    of those that may have ended it."""
+    """Pass the signals of a terminal on to a process meanwhile, which also stops and goes on with this one.
+
+    Yields the list of the signals that may have ended it.
+    """
     passed: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -100,7 +100,7 @@ def _become(connection: Connection) -> int:
 
 
 def _end_with(connection: Connection, ended: threading.Event) -> None:
-    """End this process as its terminal's process has ended, if that was killed: no orderly end is to be had of it."""
+    """Kill this process once the terminal's process was killed: that one can ask for no orderly end any more."""
     with suppress(OSError, ValueError):
         while connection.receive() is not None:
             pass
