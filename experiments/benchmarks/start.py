@@ -141,11 +141,11 @@ def _ready(environment: dict[str, str]) -> psutil.Process:
 
 
 def _timed(
-    command: list[str], folder: Path, environment: dict[str, str], name: str, keeper: psutil.Process | None
+    command: list[str], folder: Path, environment: dict[str, str], name: str, service: psutil.Process | None
 ) -> dict[str, float]:
     """Run a command to its end, and return the seconds and CPU seconds from its start to its first step."""
     mark = folder / f"mark-{name}"
-    before = _cpu_s(keeper) if keeper is not None else 0.0
+    before = _cpu_s(service) if service is not None else 0.0
     began = time.time()
     with (folder / f"{name}.txt").open("w") as output:
         process = psutil.Popen(
@@ -159,7 +159,7 @@ def _timed(
             if process.poll() is not None or time.time() - began > WAIT_S:
                 raise RuntimeError(f"{name}: no first step: {(folder / f'{name}.txt').read_text()[-2000:]}")
             time.sleep(0.01)
-        cpu_s = _cpu_s(process) + (_cpu_s(keeper) - before if keeper is not None else 0.0)
+        cpu_s = _cpu_s(process) + (_cpu_s(service) - before if service is not None else 0.0)
         if process.wait(WAIT_S) != 0:
             raise RuntimeError(f"{name}: {(folder / f'{name}.txt').read_text()[-2000:]}")
     return {"seconds": float(mark.read_text()) - began, "cpu_seconds": cpu_s}

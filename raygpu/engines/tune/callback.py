@@ -62,8 +62,8 @@ class ArrayCallback(tune.Callback):
 
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
-        self._last_rule: Any = None
-        self._last_population: Any = None
+        self._actor_states: dict[str, Any] = {"rule": None, "population": None}
+        """Last known state of each actor."""
         self._placed: set[str] = set()
         """Tune trials that have reported where they run."""
         self._under_way: dict[str, int] = {}
@@ -81,9 +81,9 @@ class ArrayCallback(tune.Callback):
         self._under_way[trial.trial_id] = len(config.trial_ids)
         self._detail(lambda: trial_lines.began(config, self.live.trials[config.trial_ids[0]].hyperparameters))
         for name in config.trial_ids:
-            known = self.live.records.by_id.get(name)
-            if known is not None and known.is_complete:
+            if self.live.is_complete(name):
                 continue  # its array goes on without it
+            known = self.live.records.by_id.get(name)
             started = self.live.trials[name]
             self.live.records.start(started)
             if known is not None and known.ended:
@@ -197,9 +197,8 @@ class ArrayCallback(tune.Callback):
                 live.records.end(name, "failed", error=reason)
             live.checkpoints.pop(name, None)
             live.arrays.pop(name, None)
-        for actor in (live.rule, live.population):
-            if actor is not None:
-                ray.get(actor.forget.remote(list(names)))
+        for actor in self._actors().values():
+            ray.get(actor.forget.remote(list(names)))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""
@@ -223,7 +222,7 @@ class ArrayCallback(tune.Callback):
         self._forget_report(config)
         overdue = self.live.overdue.pop(trial.trial_id, None)
         if trial.trial_id in self.live.given_again:
-            self._leave([name for name in config.trial_ids if not self._has_ended(name)], ended=False)
+            self._leave([name for name in config.trial_ids if not self.live.is_complete(name)], ended=False)
             self.live.records.retries += 1
             self._charge(trial)
         elif overdue is not None:
@@ -240,7 +239,7 @@ class ArrayCallback(tune.Callback):
         if self.live.interrupts.count:
             return  # they run again with --resume
         error = trial_lines.printable(error)
-        left = [name for name in config.trial_ids if not self._has_ended(name)]
+        left = [name for name in config.trial_ids if not self.live.is_complete(name)]
         self._leave(left, ended=False)
         if config.fused and divided:
             why = last_line(error)
@@ -253,10 +252,6 @@ class ArrayCallback(tune.Callback):
             self._end(name, "failed", error=error)
         if self.live.config.fail_fast:
             self.live.records.hopeless = self.live.records.common_failure(max(FEW, self.live.at_once))
-
-    def _has_ended(self, name: str) -> bool:
-        record = self.live.records.by_id.get(name)
-        return record is not None and record.is_complete
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count the retry after a lost worker, and charge the members for the GPU time since the last charge."""
@@ -295,28 +290,21 @@ class ArrayCallback(tune.Callback):
         live.arrays.update(dict.fromkeys(result["under_way"], folder.uri))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the records, the checkpoints and the stopping rule for a resumed sweep."""
+        """Return the records, the checkpoints, the stopping rule and the population for a resumed sweep."""
+        for name, actor in self._actors().items():
+            with suppress(RayError):  # an actor that was lost: its last state counts
+                self._actor_states[name] = ray.get(actor.state.remote())
         return {
             "records": self.live.records.state(),
             "checkpoints": self.live.checkpoints,
             "arrays": self.live.arrays,
-            "rule": self._rule_state(),
-            "population": self._population_state(),
+            **self._actor_states,
         }
 
-    def _rule_state(self) -> Any:
-        """Return the stopping rule with its scores; the last one known if its actor was lost."""
-        if self.live.rule is not None:
-            with suppress(RayError):
-                self._last_rule = ray.get(self.live.rule.state.remote())
-        return self._last_rule
-
-    def _population_state(self) -> Any:
-        """Return the population with its reports; the last one known if its actor was lost."""
-        if self.live.population is not None:
-            with suppress(RayError):
-                self._last_population = ray.get(self.live.population.state.remote())
-        return self._last_population
+    def _actors(self) -> dict[str, Any]:
+        """Return the actors of the sweep's stopping rule and of its population, if it has them, by name."""
+        actors = {"rule": self.live.rule, "population": self.live.population}
+        return {name: actor for name, actor in actors.items() if actor is not None}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the saved state; called by a resumed sweep before any trial starts."""
@@ -324,10 +312,9 @@ class ArrayCallback(tune.Callback):
         tune_folder = self.live.run_directory.tune
         self.live.checkpoints = {name: moved(uri, tune_folder) for name, uri in state["checkpoints"].items()}
         self.live.arrays = {name: moved(uri, tune_folder) for name, uri in state["arrays"].items()}
-        if self.live.rule is not None and state["rule"] is not None:
-            ray.get(self.live.rule.restore.remote(state["rule"]))
-        if self.live.population is not None and state.get("population") is not None:
-            ray.get(self.live.population.restore.remote(state["population"]))
+        for name, actor in self._actors().items():
+            if state.get(name) is not None:
+                ray.get(actor.restore.remote(state[name]))
 
 
 def epochs_of(reports: Sequence[MemberReport]) -> tuple[list[float], float | None]:

@@ -107,6 +107,11 @@ class LiveSweep:
         without_hope = self.records.hopeless is not None or self.store_fault() is not None
         return bool(self.interrupts.count) or self.records.out_of_time or without_hope
 
+    def is_complete(self, name: str) -> bool:
+        """Return whether a trial has finished or was stopped early."""
+        record = self.records.by_id.get(name)
+        return record is not None and record.is_complete
+
     def running_pids(self) -> set[int]:
         """Return the pids of the processes in which trials run alone."""
         running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}

@@ -239,9 +239,7 @@ class ArraySearcher(Searcher):
         return replace(request, checkpoint=moved(request.checkpoint, self.live.run_directory.tune))
 
     def _is_left(self, name: str) -> bool:
-        record = self.live.records.by_id.get(name)
-        ended = record is not None and record.is_complete
-        return not ended and name not in self.live.ending
+        return not self.live.is_complete(name) and name not in self.live.ending
 
     def save(self, checkpoint_path: str) -> None:
         """Write the sampler, the requests and the drawn trials to a file for a resumed sweep."""
