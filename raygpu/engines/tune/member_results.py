@@ -80,10 +80,8 @@ class MemberResults:
         return self.scores[name].found if self.scoring.score_rule == "best" else None
 
     def last(self, name: str) -> float:
-        """Return a member's score at its last epoch, which stopping rules compare."""
-        score = self.scores[name].last
-        assert score is not None
-        return finite(score)
+        """Return a member's score at its last epoch, which stopping rules compare, as a finite number."""
+        return finite(self.reached(name))
 
     def reached(self, name: str) -> float:
         """Return a member's score at its last epoch, infinite, on the worse side, if it has diverged."""
