@@ -24,7 +24,7 @@ from raygpu.planning.gpu_shares import by_type
 from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records.profile_store import ProfileStore
-from raygpu.search.signature import Group, Signature
+from raygpu.search.signature import ITS_OWN, Group, Signature
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
@@ -201,7 +201,8 @@ class Measurer:
         if self.splits is None:
             return f"raygpu cannot train a part of a function or script; {typed('pack')} measures it"
         if len(self.largest.trials) < 2:
-            return "every trial is another program" if len(self.groups) > 1 else "there is one trial"
+            fault = self.largest.reason if self.largest.reason != ITS_OWN else None
+            return fault or ("every trial is another program" if len(self.groups) > 1 else "there is one trial")
         return None
 
     def _look(self, hardware: Hardware) -> QuickLook:

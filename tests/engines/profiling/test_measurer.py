@@ -15,7 +15,7 @@ from raygpu.engines.profiling.workload import Workload
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Point, Profile, Subject
-from raygpu.search.signature import Group, Signature
+from raygpu.search.signature import ITS_OWN, Group, Signature
 from raygpu.search.trials import Trial
 from tests.models import few
 
@@ -114,6 +114,21 @@ def test_a_time_budget_has_the_time_of_arrays_predicted_where_the_mode_is_fixed(
     found, due = measurer.kept(Hardware([Node(2, 1, 8.0, "cpu")], ["cpu"], "cpu", None, 2))
     assert not due
     assert (found.reference is ROUGH, found.source) == (is_predicted, "few steps here" if is_predicted else "")
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [(ITS_OWN, "every trial is another program"), ("ValueError: no such layer", "ValueError: no such layer")],
+)
+def test_the_line_on_trials_of_which_no_two_are_alike_has_their_fault(reason: str, told: str, tmp_path: Path) -> None:
+    source, code = locate("tests.models:Mlp", Path(__file__).parents[3])
+    groups = [
+        Group(Signature((("hidden", repr(each)),)), [Trial(Trial.name(each), each, {"hidden": each})], reason)
+        for each in (1, 2)
+    ]
+    measurer = Measurer(config(profiles=str(tmp_path)), source, code, few(), groups)
+    found, due = measurer.kept(Hardware([Node(2, 1, 8.0, "cpu")], ["cpu"], "cpu", None, 2))
+    assert (found.source, due) == (told, False)
 
 
 def test_a_look_has_at_most_the_time_budget_s_length(tmp_path: Path) -> None:
