@@ -279,7 +279,7 @@ class _Measuring:
 
 
 def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, write: Path | None) -> Result:
-    """Print the table, and write the plot, the summary and the configuration."""
+    """Print the table, and write the summary, the report and the configuration."""
     config, console, folder = measuring.prepared.config, measuring.console, measuring.folder
     assert isinstance(config, BalanceConfig)
     devices = [measuring.cluster.devices[place] for place in measuring.places]
@@ -293,15 +293,12 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
     console.results(lines)
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
-    title = f"{config.code_name}, {sum(verdict.tried.shares)} samples a step"
-    picture = folder.path / "balance.png"
-    balance_view.plot(title, devices, verdict, picture)
     summary = balance_results.summary(config.name, measuring.configured, devices, verdict, measuring.readings)
     summary["lines"] = lines
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"
     balance_results.write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
-    files = [folder.summary, picture, target, *report_of(folder, console.line, console.warn)]
+    files = [folder.summary, target, *report_of(folder, console.line, console.warn)]
     folder.publish()
     console.result(f"table, plot and data in {folder}")
     try:

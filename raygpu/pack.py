@@ -23,6 +23,8 @@ from raygpu.cli import advice_view, profile_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
+from raygpu.cli.report.pack_page import device_figures
+from raygpu.cli.report.pictures import draw
 from raygpu.cli.run_description import measurement_description
 from raygpu.config import PackConfig
 from raygpu.config.command_names import typed
@@ -89,7 +91,7 @@ def run(
     with removed_if_failed(folder):
         profile = _profiled(measuring, ways, notes, folder, console)
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
-        files = _write(profile, folder, config.epochs or 1)
+        files = _write(profile, folder)
     files += report_of(folder, console.line, console.warn)
     kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
     console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
@@ -129,9 +131,8 @@ def advise(
         scaling = measure_scaling(measuring, folder, console.line) if found.answer == "one" else Scaling()
         found = judge(profile, scaling)
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
-        files = [*_write(profile, folder, config.epochs or 1), folder.advice, folder.path / "advice.png"]
+        files = [*_write(profile, folder), folder.advice]
         folder.advice.write_text(json.dumps(asdict(found) | {"kept": kept}, indent=1))
-        advice_view.plot(profile, found, files[-1])
     files += report_of(folder, console.line, console.warn)
     console.results(["", *advice_view.table(found), *advice_view.evidence(profile, found, kept=kept)])
     console.result(f"advice, plots and data in {folder.path}")
@@ -186,11 +187,10 @@ def dry_run(config: PackConfig, *, stem: str, source_folder: Path, console: Live
         console.result(f"the {measuring.workload.source.kind} itself was not tried: it runs in the measurement alone")
 
 
-def _write(profile: Profile, folder: RunDirectory, epochs: int) -> list[Path]:
-    files = [folder.profile, folder.path / "points.csv", folder.path / "curve.png"]
+def _write(profile: Profile, folder: RunDirectory) -> list[Path]:
+    files = [folder.profile, folder.path / "points.csv"]
     files[0].write_text(json.dumps(profile.as_dict(), indent=1))
     profile_view.write_csv(profile, files[1])
-    profile_view.plot(profile, files[2], epochs)
     with contextlib.suppress(OSError):  # not empty: what scripts wrote
         folder.trials.rmdir()
     return files
@@ -215,7 +215,8 @@ def compare(
     folder = RunDirectory.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
     folder.trials.rmdir()
     path = folder.path / "devices.png"
-    profile_view.compare(found, units, path)
+    data = ", synthetic data" if all(profile.synthetic for profile in found) else ""
+    draw(f"{found[0].subject.source}{data}", device_figures(found, units), path)
     console.result(f"plot: {path}")
     return Comparison(found, path)
 

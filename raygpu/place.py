@@ -108,7 +108,7 @@ def run(
     measured, found = done.placements, compare(done.placements)
     folder.trials.rmdir()
     folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
-    files = _write(planned, measured, folder)
+    files = _write(measured, folder)
     verdict = placement_view.verdict(measured, found, simulated=planned.simulated, device=planned.device)
     verdict += placement_view.memory_lines(measured, done.fewest_devices)
     summary = _summary(planned, measured, found) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
@@ -250,20 +250,14 @@ def _pipelines(benchmark: PlacementBenchmark, planned: _Planned) -> tuple[list[U
     return units, [MeasuredPlacement(name, {}, stages or (), config.micro_batches, fault=fault) for name in PIPELINES]
 
 
-def _write(planned: _Planned, measured: Sequence[MeasuredPlacement], folder: RunDirectory) -> list[Path]:
-    """Write the turns, the plot and the traces; return their paths."""
+def _write(measured: Sequence[MeasuredPlacement], folder: RunDirectory) -> list[Path]:
+    """Write the turns and the traces; return their paths."""
     files = [folder.path / "turns.csv"]
     with files[0].open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["placement", "turn", "epoch_s", "loss"])
         for each in measured:
             writer.writerows([each.name, i, turn.epoch_s, turn.loss] for i, turn in enumerate(each.turns, 1))
-    config = planned.prepared.config
-    logical = "logical devices of " if planned.simulated else ""
-    title = f"{config.code_name} on {planned.prepared.num_devices} {logical}{planned.device}"
-    if any(each.turns for each in measured):
-        files.append(folder.path / "placements.png")
-        placement_view.plot(title, measured, files[-1])
     for each in measured:
         if each.turns and (trace := each.turns[0].trace) is not None:
             files.append(folder.path / f"{each.name}.trace.json.gz")

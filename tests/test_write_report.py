@@ -112,7 +112,7 @@ def test_a_training_under_way_has_a_page_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [pack_folder, place_folder, balance_folder])
-def test_a_measurement_has_a_page_and_keeps_its_own_pictures(make: Make, tmp_path: Path) -> None:
+def test_a_measurement_has_a_page(make: Make, tmp_path: Path) -> None:
     run = make(tmp_path / "measured")
     assert main([str(run.path)]) == 0
     assert "<h2" in run.report.read_text()

@@ -1,8 +1,6 @@
-"""The view of an advice: its table, its evidence, its verdict, and a plot of the speed-up by the number of devices."""
+"""The view of an advice: its table, its evidence and its verdict."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from raygpu.cli.formatting import aligned
 from raygpu.cli.profile_view import NAMES, QUESTION
@@ -92,52 +90,3 @@ def _text(interval: Interval) -> str:
     if interval.low == interval.high:
         return f"{interval.middle:.2f}"
     return f"{interval.middle:.2f}{spread_text(interval.low, interval.high, '{:.2f}')}"
-
-
-def plot(profile: Profile, advice: Advice, path: Path) -> None:
-    """Plot the speed-up of one training by the number of devices, and of several trainings by their number."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), dpi=110, layout="constrained")
-    figure.suptitle(f"{profile.subject.source}, {profile.subject.device}", fontsize=11)
-    sharing, scaling = figure.subplots(1, 2)
-    for way in profile.ways:
-        points = [p for p in profile.of(way) if p.gain is not None]
-        if points:
-            sharing.plot([p.n for p in points], [p.spread.middle for p in points], "o-", label=NAMES[way])
-            for p in points:
-                sharing.plot([p.n, p.n], [p.spread.low, p.spread.high], "-", color="0.5", linewidth=4, alpha=0.3)
-    sharing.set_xscale("log")
-    numbers = sorted({p.n for p in profile.points if p.gain is not None})
-    sharing.set_xticks(numbers, [str(n) for n in numbers])
-    sharing.set_xticks([], minor=True)
-    sharing.set_xlabel("trainings at once on one device")
-    sharing.set_ylabel("throughput of all over that of one")
-    if sharing.get_lines():
-        sharing.legend(frameon=False)
-    if len(advice.scaling.speedups) < 2:
-        scaling.text(0.5, 0.5, "several devices: not measured", ha="center", transform=scaling.transAxes)
-        scaling.set_axis_off()
-    else:
-        devices = [s.devices for s in advice.scaling.speedups]
-        name = "measured" if advice.scaling.evidence == "measured" else "upper bound, without the exchange"
-        scaling.plot(devices, [s.times.middle for s in advice.scaling.speedups], "o-", label=name)
-        for s in advice.scaling.speedups:
-            scaling.plot([s.devices, s.devices], [s.times.low, s.times.high], "-", color="C0", linewidth=5, alpha=0.3)
-        scaling.plot([1, devices[-1]], [1, devices[-1]], ":", color="0.5", label="each device as good as the first")
-        scaling.plot(
-            devices,
-            [n * EFFICIENT if n > 1 else 1 for n in devices],
-            "--",
-            color="0.5",
-            label=f"efficiency {EFFICIENT:g}",
-        )
-        scaling.set_xticks(devices, [str(n) for n in devices])
-        scaling.set_xlabel("devices of one training")
-        scaling.set_ylabel("speed-up over one device")
-        scaling.legend(frameon=False)
-    for axes in (sharing, scaling):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25)
-        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
-    figure.savefig(path)

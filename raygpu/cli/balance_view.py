@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from raygpu.cli.formatting import aligned, throughput
 from raygpu.planning.batch_balancing import LARGEST_PART, BalanceResult, MeasuredSplit, relative
@@ -102,57 +101,3 @@ def _speed(split: MeasuredSplit) -> str:
     spread = spread_text(speed.low, speed.high, "{:,.0f}") if len(split.rates) > 1 else ""
     turns = f", {len(split.turns)} turns" if len(split.turns) > 1 else ""
     return f"{shares}: {throughput(split.samples_per_s)}{spread} in all ({parts}){turns}"
-
-
-def plot(title: str, devices: Sequence[Device], verdict: BalanceResult, path: Path) -> None:
-    """Plot each device's samples/s by its batch, with rounds and share; beside it, the tried against equal shares,
-    turn by turn."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 5), dpi=110, layout="constrained")
-    figure.suptitle(title)
-    speeds, bars = figure.subplots(1, 2, width_ratios=(2, 1))
-    curves, tried, split = verdict.curves, verdict.tried, verdict.split
-    for rank, (device, curve, share) in enumerate(zip(devices, curves, tried.shares, strict=True)):
-        sizes = sorted(curve.rates)
-        (line,) = speeds.plot(
-            sizes, [curve.rates[size] for size in sizes], marker="o", label=f"rank {rank}: {device.name}"
-        )
-        for size, rounds in curve.rounds.items():
-            speeds.plot([size] * len(rounds), rounds, ".", color=line.get_color(), alpha=0.35)
-        speeds.plot([share], [share / curve.step_s(share)], "D", markersize=9, color=line.get_color())
-        speeds.annotate(
-            f"{share}", (share, share / curve.step_s(share)), xytext=(6, -14), textcoords="offset points",
-            color=line.get_color(),
-        )  # fmt: skip
-    speeds.set_xscale("log", base=2)
-    ticks = sorted({size for curve in curves for size in curve.rates})
-    speeds.set_xticks(ticks, [str(size) for size in ticks])
-    speeds.set_ylim(bottom=0)
-    speeds.set_xlabel("samples of a step on this device (diamonds: its share)")
-    speeds.set_ylabel("samples/s, alone")
-    speeds.legend(frameon=False, loc="lower right")
-    measured = [("equal", verdict.equal), ("balanced", tried)]
-    if verdict.equal is None and verdict.fits:
-        measured = [("equal", tried)]
-    for place, (_, each) in enumerate(measured):
-        base = 0.0
-        for rank, rate in enumerate(each.by_rank if each is not None else ()):
-            bars.bar(place, rate, bottom=base, color=f"C{rank}", width=0.6)
-            base += rate
-        top = max(each.rates) if each is not None else 0.0
-        if each is not None and len(each.rates) > 1:
-            bars.plot([place] * len(each.rates), each.rates, "o", color="0.2", markersize=5, markerfacecolor="white")
-        bars.annotate(f"{base:,.0f}" if each is not None else "out of memory", (place, top), ha="center", va="bottom",
-                      xytext=(0, 5), textcoords="offset points")  # fmt: skip
-    bars.set_xticks(range(len(measured)), [name for name, _ in measured])
-    bars.axhline(split.samples_per_s, color="0.4", linestyle="--", linewidth=1)
-    text = f"without exchange {split.samples_per_s:,.0f}"
-    bars.annotate(text, (-0.55, split.samples_per_s), xytext=(0, 4), textcoords="offset points", color="0.4")
-    bars.set_xlim(-0.6, 1.6)
-    bars.set_ylabel("samples/s, all devices together (circles: each turn)")
-    bars.margins(y=0.12)
-    for axes in (speeds, bars):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25)
-    figure.savefig(path)

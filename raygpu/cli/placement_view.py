@@ -1,9 +1,8 @@
-"""The view of compared placements: a table, the costliest operations, the verdict, and a plot."""
+"""The view of compared placements: a table, the costliest operations and the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import stdev
 
 from raygpu.cli.formatting import aligned
@@ -116,34 +115,3 @@ def _sentence(measured: Sequence[MeasuredPlacement], found: Comparison) -> str:
 def _cost(placement: MeasuredPlacement) -> str:
     profile = placement.profile
     return "" if profile is None else f", with {100 * profile.copy_share:.1f} % of device time in copies"
-
-
-def plot(title: str, measured: Sequence[MeasuredPlacement], path: Path) -> None:
-    """Plot the seconds of each placement's epochs, and beside them a step's device time, in copies and in all else."""
-    from matplotlib.figure import Figure
-
-    sound = [each for each in measured if each.turns]
-    figure = Figure(figsize=(11, 1.6 + 0.8 * max(2, len(sound))), dpi=110, layout="constrained")
-    figure.suptitle(title)
-    epochs, steps = figure.subplots(1, 2, sharey=True)
-    for place, each in enumerate(sound):
-        seconds = [turn.epoch_s for turn in each.turns]
-        epochs.barh(place, each.epoch_s, color=f"C{place}", height=0.6)
-        epochs.plot(seconds, [place] * len(seconds), "o", color="0.2", markersize=5, markerfacecolor="white")
-        epochs.annotate(f"{each.epoch_s:.3g} s", (max(seconds), place), xytext=(8, 0), textcoords="offset points",
-                        va="center")  # fmt: skip
-        if (profile := each.profile) is not None:
-            rest, copies = 1e3 * (profile.device_s - profile.copy_s), 1e3 * profile.copy_s
-            steps.barh(place, rest, color=f"C{place}", height=0.6)
-            steps.barh(place, copies, left=rest, color="0.2", height=0.6, label="copies" if place == 0 else None)
-            steps.annotate(f"{100 * profile.copy_share:.1f} %", (rest + copies, place), xytext=(8, 0),
-                           textcoords="offset points", va="center")  # fmt: skip
-    epochs.set_yticks(range(len(sound)), [each.name for each in sound])
-    epochs.invert_yaxis()
-    epochs.set_xlabel("seconds of an epoch (circles: each turn)")
-    steps.set_xlabel("ms of device time in a step (dark: copies between devices)")
-    for axes in (epochs, steps):
-        axes.set_xlim(0, 1.25 * max(axes.dataLim.xmax, 1e-9))
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", alpha=0.25)
-    figure.savefig(path)

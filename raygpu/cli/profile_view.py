@@ -1,4 +1,4 @@
-"""The view of a profile: its table, its verdict, and plots of one device or of several."""
+"""The view of a profile: its table, its verdict, and the comparison of several devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 from raygpu.config.sections import Way
 from raygpu.planning.confidence import spread_text
@@ -39,10 +38,6 @@ READINGS = {
     "temperature_c": ("temp", "{:.0f} °C"),
 }
 """Columns for readings that a GPU supports: their title and format."""
-
-
-LEAST_RANGE = 4.0
-"""Smallest ratio of highest to lowest value on a plot's axis."""
 QUESTION = "one GPU, several trainings on it, or several GPUs?"
 
 
@@ -158,43 +153,6 @@ def write_csv(profile: Profile, path: Path) -> None:
             writer.writerow({name: "" if value is None else value for name, value in row.items()})
 
 
-def plot(profile: Profile, path: Path, epochs: int) -> None:
-    """Plot the time per training against the number at once, a line for each way, with the spread of each point."""
-    figure, axes = _figure(1)
-    for way in profile.ways:
-        points = [p for p in profile.of(way) if p.samples_per_s]
-        times = [profile.time_per_training_s(p, epochs) or 0.0 for p in points]
-        _line(axes[0], [p.n for p in points], times, NAMES[way], COLORS[way])
-        _spreads(axes[0], [p for p in profile.points if p.way == way], profile, epochs)
-        for p in profile.points:
-            if p.way == way and p.compiled and p.samples_per_s and p.doubt is None:
-                time_s = profile.time_per_training_s(p, epochs) or 0.0
-                axes[0].plot(p.n, time_s, "*", color=COLORS[way], markersize=15)
-                _note(axes[0], p.n, time_s, "compiled", COLORS[way])
-            elif p.way == way and p.fault == "out of memory" and times:
-                axes[0].plot(p.n, times[-1], "x", color=COLORS[way], markersize=10, markeredgewidth=2.5)
-                _note(axes[0], p.n, times[-1], "out of memory", COLORS[way])
-    what = "1 report" if profile.num_train is None else "1 epoch" if epochs == 1 else f"{epochs} epochs"
-    axes[0].set_ylabel(f"seconds per training of {what}")
-    axes[0].set_title(_title(profile), loc="left", fontsize=11)
-    _save(figure, axes, path)
-
-
-def _spreads(axes: Any, points: Sequence[Point], profile: Profile, epochs: int) -> None:
-    """Draw a bar through each point for its gain's interval; a hollow grey mark for a point in doubt."""
-    for p in points:
-        time_s = profile.time_per_training_s(p, epochs)
-        if time_s is None or p.gain is None:
-            continue
-        if p.doubt is not None:
-            axes.plot(p.n, time_s, "o", color="0.6", markerfacecolor="none", markersize=8)
-            text = "compiled, in doubt" if p.compiled else "in doubt"
-            axes.annotate(text, (p.n, time_s), xytext=(0, 9), textcoords="offset points", ha="center", color="0.5")
-        elif p.gain_low and p.gain_high and not is_alone(p):
-            ends = [time_s * p.gain / p.gain_high, time_s * p.gain / p.gain_low]
-            axes.plot([p.n, p.n], ends, "-", color=COLORS[p.way], linewidth=5, alpha=0.3, solid_capstyle="butt")
-
-
 def device_names(profiles: Sequence[Profile]) -> list[str]:
     """Return names that tell the profiles' devices apart: equal ones with memory, CPUs and date added."""
     subjects = [profile.subject for profile in profiles]
@@ -223,30 +181,6 @@ def comparison(profiles: Sequence[Profile], units: Sequence[float | None]) -> li
         speed = f"{_times(best)} one, {hourly:,.0f} {what} an hour{per_unit}{made_up}"
         lines.append(f"{device}: {best.n} {NAMES[best.way]}: {speed}")
     return lines
-
-
-def compare(profiles: Sequence[Profile], units: Sequence[float | None], path: Path) -> None:
-    """Plot trainings per hour on several devices, and per Reference GPU Unit if any is known.
-
-    units: the RGUs of each profile's device; None if unknown.
-    """
-    figure, axes = _figure(2 if any(units) else 1)
-    styles = ["-", "--", ":", "-."]
-    for place, (profile, unit, device) in enumerate(zip(profiles, units, device_names(profiles), strict=True)):
-        for way in profile.ways:
-            points = [p for p in profile.of(way) if p.samples_per_s]
-            hourly = [3600 / (profile.time_per_training_s(p, 1) or 1.0) for p in points]
-            name, style = f"{NAMES[way]}, {device}", styles[place % len(styles)]
-            _line(axes[0], [p.n for p in points], hourly, name, COLORS[way], style)
-            if unit:
-                _line(axes[1], [p.n for p in points], [rate / unit for rate in hourly], name, COLORS[way], style)
-    what = "reports" if profiles[0].num_train is None else "epochs of one training"
-    axes[0].set_ylabel(f"{what} per hour, all together")
-    if any(units):
-        axes[1].set_ylabel(f"{what} per hour and RGU")
-    data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""
-    axes[0].set_title(f"{profiles[0].subject.source}{data}", loc="left", fontsize=11)
-    _save(figure, axes, path)
 
 
 def seconds(value: float) -> str:
@@ -298,56 +232,3 @@ def _gib(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2f} GiB" if value >= 0.1 else f"{1024 * value:.1f} MiB"
-
-
-def _title(profile: Profile) -> str:
-    data = ", synthetic data" if profile.synthetic else ""
-    simulated = "" if profile.subject.device_gib is not None else " (one simulated GPU)"
-    return f"{profile.subject.source}{data}\n{profile.subject.device}{simulated}"
-
-
-def _figure(count: int) -> tuple[Any, list[Any]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8 * count, 5), dpi=110, layout="constrained")
-    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
-
-
-def _line(axes: Any, numbers: Sequence[int], values: Sequence[float], name: str, color: str, style: str = "-") -> None:
-    if not numbers:
-        return  # without a point there is no scale
-    axes.plot(numbers, values, style, marker="o", markersize=5, linewidth=2, color=color, label=name)
-
-
-def _note(axes: Any, x: float, y: float, text: str, color: str) -> None:
-    axes.annotate(text, (x, y), xytext=(-7, 7), textcoords="offset points", ha="right", fontsize=9, color=color)
-
-
-def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for axes in all_axes:
-        if not axes.get_lines():
-            axes.text(0.5, 0.5, "nothing could be measured", ha="center", transform=axes.transAxes)
-            axes.set_axis_off()
-            continue
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        if high < LEAST_RANGE * low:  # a flat curve is to look flat
-            middle = math.sqrt(low * high)
-            low, high = axes.set_ylim(middle / LEAST_RANGE**0.5, middle * LEAST_RANGE**0.5)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        if high < 100 * low:  # two powers of ten or less need numbers between them
-            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
-            axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        else:
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        numbers = sorted({int(x) for line in axes.get_lines() for x in line.get_xdata()})
-        axes.set_xticks(numbers, [str(n) for n in numbers], minor=False)
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel("trainings at once on one device")
-        axes.grid(visible=True, which="both", alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
-    figure.savefig(path)

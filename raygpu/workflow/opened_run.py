@@ -288,8 +288,7 @@ class PlaceRun(_Run):
         return "\n".join([*self.summary["verdict"], f"all of it in {self.folder}"])
 
     def _repr_html_(self) -> str:
-        lines, picture = repr(self).splitlines(), self.folder / "placements.png"
-        return _with_picture(lines, picture) if picture.exists() else "<br>".join(map(html.escape, lines))
+        return _with_picture(repr(self).splitlines(), self.folder / "placements.png")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +315,11 @@ class PackRun:
 
 
 def _with_picture(lines: Sequence[str], picture: Path) -> str:
-    """Return lines and a picture as HTML that needs no other file."""
-    text, data = "<br>".join(map(html.escape, lines)), base64.b64encode(picture.read_bytes()).decode()
+    """Return lines and a picture, if there is one, as HTML that needs no other file."""
+    text = "<br>".join(map(html.escape, lines))
+    if not picture.exists():
+        return text
+    data = base64.b64encode(picture.read_bytes()).decode()
     return f'<p>{text}</p><img src="data:image/png;base64,{data}">'
 
 

@@ -11,7 +11,6 @@ LIBRARIES = (
     "plotly.graph_objects",
     "plotly.offline",
     "matplotlib.figure",
-    "matplotlib.patches",
     "matplotlib.backends.backend_agg",
     "optuna.importance",
     "optuna.visualization",

@@ -32,14 +32,12 @@ PAGES = {
     "balance": balance_page,
 }
 """Function that returns the page of a run, by the command that began it."""
-PICTURED = ("sweep", "train")
-"""Commands whose runs get pictures with the report."""
 
 
 def write_report(run: RunData, out: Path | None = None) -> Path:
-    """Write `report.html` and, of a sweep or a training, the pictures in `plots/`; return the report's file.
+    """Write `report.html` and, of a run that has ended, the pictures of its main figures; return the report's file.
 
-    Measurements draw their own pictures. out: another file, without pictures. Raises BadInput for a summary that lacks
+    out: another file, without pictures. Raises BadInput for a summary that lacks
     what the page needs, OSError if the disk does not take it.
     """
     try:
@@ -49,8 +47,8 @@ def write_report(run: RunData, out: Path | None = None) -> Path:
             f"{run.folder}: its files have not what the report needs ({error}); another raygpu wrote them"
         ) from error
     path = _write(out or run.folder.report, page)
-    if out is None and run.ended and run.kind in PICTURED:
-        write_pictures(run)
+    if out is None and run.ended:
+        write_pictures(page, run)
     return path
 
 
@@ -71,11 +69,11 @@ def write_report_of(folder: RunDirectory, warn: Callable[[str], None]) -> list[s
 
 
 def report_of(folder: RunDirectory, say: Callable[[str], None], warn: Callable[[str], None]) -> list[Path]:
-    """Write the report of a measurement that has just ended, and say where it is; return its file, or nothing without
-    one."""
+    """Write the report of a measurement that has just ended, and say where it is; return its file and those of its
+    pictures, as far as they could be written."""
     for line in write_report_of(folder, warn):
         say(line)
-    return [folder.report] if folder.report.is_file() else []
+    return sorted(path for path in folder.path.iterdir() if path == folder.report or path.suffix == ".png")
 
 
 def write_comparison(runs: Sequence[RunData], out: Path) -> Path:

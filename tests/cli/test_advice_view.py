@@ -1,8 +1,6 @@
-"""The lines and the plot of an advice."""
+"""The lines of an advice."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -62,11 +60,3 @@ def test_the_table_has_a_line_for_each_number_of_devices() -> None:
     assert advice_view.table(advise(SMALL)) == []
     bound = advice_view.table(advise(FULL, scaling({1: 1.0, 2: 1.9}, evidence="one_device")))
     assert "at most speed-up" in bound[0]
-
-
-def test_the_plots_are_drawn(tmp_path: Path) -> None:
-    cases = [(FULL, scaling({1: 1.0, 2: 1.9, 4: 3.0})), (SMALL, Scaling()), (profile({}, "x"), Scaling())]
-    for place, (measured, speedups) in enumerate(cases):
-        path = tmp_path / f"{place}.png"
-        advice_view.plot(measured, advise(measured, speedups), path)
-        assert path.stat().st_size > 5000

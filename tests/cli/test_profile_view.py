@@ -1,4 +1,4 @@
-"""What a profile says in words, rows and plots."""
+"""What a profile says in words and rows."""
 
 from __future__ import annotations
 
@@ -171,19 +171,6 @@ def test_a_line_for_each_device() -> None:
     ]
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_plots_of_whatever_was_measured(tmp_path: Path, whole: bool) -> None:
-    compiled = points("fused", {13: 12.0}, compiled=True)
-    measured = profile(PROCESS, FUSED, compiled, [Point("fused", 34, fault="out of memory")], synthetic=True)
-    if not whole:
-        measured = profile([Point("process", 1, fault="ValueError")])
-    profile_view.plot(measured, tmp_path / "curve.png", 10)
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    if whole:
-        profile_view.compare([measured, replace(measured, subject=ON_CPU)], [4.0, None], tmp_path / "devices.png")
-        assert (tmp_path / "devices.png").stat().st_size > (tmp_path / "curve.png").stat().st_size
-
-
 def test_a_gain_within_noise_is_not_claimed() -> None:
     noisy = profile(PROCESS[:1], points("process", {2: 1.5, 3: 1.7}, off=0.2), points("process", {5: 0.7}, off=0.1))
     first, last = profile_view.verdict(noisy)
@@ -210,7 +197,6 @@ def test_a_point_in_doubt_is_shown_and_not_used(tmp_path: Path) -> None:
     assert profile_view.doubts(measured) == ["not used: fused, 13 at once: its own windows measured 124,000 to 177,000"]
     assert any(row.split()[:2] == ["fused", "13"] and row.split()[-1] == "?" for row in profile_view.table(measured, 1))
     assert "not measurable" not in profile_view.laws(measured)[0]
-    profile_view.plot(measured, tmp_path / "curve.png", 1)
     profile_view.write_csv(measured, tmp_path / "points.csv")
     assert "its own windows" in (tmp_path / "points.csv").read_text()
     only = profile(PROCESS[:1], wrong)

@@ -1,4 +1,4 @@
-"""Parts that the figures of measurements share: intervals, and the axis of trainings at once."""
+"""Parts that the figures of measurements share: intervals, the axis of rates, and the axis of trainings at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 FEWEST_APART = 1.25
 """Smallest ratio of two neighbours on a logarithmic axis that both have a label."""
+FAR_APART = 10.0
+"""Ratio of the highest to the lowest rate beyond which a linear axis hides the lower curves."""
 
 
 def errors(intervals: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
@@ -27,3 +29,10 @@ def at_once_axis(plot: Any, numbers: Iterable[int]) -> None:
     plot.update_xaxes(
         type="log", title="trainings at once on one device", tickvals=shown, ticktext=[str(n) for n in shown]
     )
+
+
+def rate_axis(plot: Any) -> None:
+    """Give a figure of rates an axis from zero, or a logarithmic one where they are far apart."""
+    rates = [rate for trace in plot.data for rate in trace.y if rate]
+    far = bool(rates) and max(rates) > FAR_APART * min(rates)
+    plot.update_yaxes(**({"type": "log"} if far else {"rangemode": "tozero"}))

@@ -1,104 +1,161 @@
-"""The report's main plots as PNG, for MLflow, a paper or a chat: curves of the score, and the timeline of the GPUs."""
+"""The report's main figures as PNG, for MLflow, a paper or a chat: matplotlib draws the traces of Plotly's figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from raygpu.cli.report.content import COLOURS, SERIES
-from raygpu.cli.report.gpu_figures import ended, lanes
-from raygpu.cli.report.time_scale import time_scale
+from raygpu.cli.report.content import Figure, Page
 from raygpu.records.run_data import RunData
-from raygpu.records.timeline import TRAINING
 
 if TYPE_CHECKING:  # it takes seconds to import
-    from matplotlib.figure import Figure as MatplotlibFigure
+    from matplotlib.axes import Axes
 
-NUM_NAMED = 5
-MOST_LANES = 60
-"""Largest number of rows in a picture of the timeline."""
-
-
-def write_pictures(run: RunData) -> list[Path]:
-    """Write `score.png` and `gpus.png` into the run's `plots/`; return the files."""
-    written = []
-    for name, draw in (("score", _score), ("gpus", _gpus)):
-        path = run.folder.plots / f"{name}.png"
-        if draw(run, path):
-            written.append(path)
-    return written
-
-
-def _score(run: RunData, path: Path) -> bool:
-    """Draw the score's metric by epoch; return False where there are no curves."""
-    from matplotlib.figure import Figure
-
-    series = run.series()
-    if not series:
-        return False
-    plot = Figure(figsize=(9, 5), dpi=120, layout="constrained")
-    axes = plot.subplots()
-    outcome = {row.trial_id: row.status for row in run.trials}
-    named = [row.trial_id for row in run.ranked()[:NUM_NAMED]] or [TRAINING]
-    for status, colour in COLOURS.items():
-        alike = [trial for trial in run.timeline.curves if trial not in named and outcome.get(trial) == status]
-        x, y = _joined([_points(run.timeline.curves[trial], series[0]) for trial in alike])
-        axes.plot(x, y, color=colour, alpha=0.25, linewidth=0.8)
-    for trial, colour in zip(named, SERIES, strict=False):
-        epochs, values = _points(run.timeline.curves.get(trial, {}), series[0])
-        axes.plot(epochs, values, color=colour, linewidth=2, label=trial, marker="o" if len(epochs) < 2 else None)
-    axes.set(xlabel="epoch", ylabel=series[0], title=run.name)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    _write(plot, path)
-    return True
+PICTURES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "sweep": {"plots/score.png": ("curve-0",), "plots/gpus.png": ("gpus",)},
+    "train": {"plots/score.png": ("curve-0",)},
+    "pack": {"curve.png": ("throughput-curve",)},
+    "pack --advise": {"curve.png": ("throughput-curve",), "advice.png": ("throughput-curve", "speed-ups")},
+    "place": {"placements.png": ("epoch-seconds", "step-time")},
+    "balance": {"balance.png": ("speeds", "split-speed")},
+}
+"""Names of the figures in each picture of a run, side by side."""
+MOST_ROWS = 60
+"""Largest number of names on an axis, as of the slots of GPUs."""
+PIXELS_PER_INCH = 84
+"""Of a figure's height in the page."""
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKS = {"circle": "o", "circle-open": "o", "star": "*", "diamond": "D", "x": "x"}
 
 
-def _points(curve: Mapping[int, Mapping[str, float]], metric: str) -> tuple[list[int], list[float]]:
-    found = [(epoch, values[metric]) for epoch, values in sorted(curve.items()) if metric in values]
-    return [epoch for epoch, _ in found], [value for _, value in found]
+def write_pictures(page: Page, run: RunData) -> None:
+    """Write the pictures of a run's page into its folder; none where the page lacks their figures."""
+    known = {figure.name: figure for section in page.sections for figure in section.figures}
+    kind = "pack --advise" if run.advice is not None else run.kind
+    for name, names in PICTURES[kind].items():
+        if figures := [known[each] for each in names if each in known]:
+            path = run.folder.path / name
+            path.parent.mkdir(exist_ok=True)
+            draw(f"{page.title}\n{page.subtitle}", figures, path)
 
 
-def _joined(curves: Sequence[tuple[list[int], list[float]]]) -> tuple[list[float], list[float]]:
-    """Return many curves as one, with gaps between them."""
-    x = [float(value) for epochs, _ in curves for value in (*epochs, math.nan)]
-    y = [value for _, values in curves for value in (*values, math.nan)]
-    return x, y
-
-
-def _gpus(run: RunData, path: Path) -> bool:
-    """Draw the timeline of the GPUs; return False without one."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
-    rows = lanes(run.timeline.occupancies)[:MOST_LANES]
-    if not rows:
-        return False
-    outcome = {row.trial_id: row.status for row in run.trials}
-    plot = Figure(figsize=(11, 1.6 + 0.28 * len(rows)), dpi=120, layout="constrained")
-    axes = plot.subplots()
-    scale = time_scale(run)
-    shown = set()
-    for height, lane in enumerate(reversed(rows)):
-        for name, colour in COLOURS.items():
-            bars = [scale.bar(stay.began_s, stay.ended_s) for stay in lane.stays if ended(stay, outcome) == name]
-            shown |= {name} if bars else set()
-            axes.broken_barh(bars, (height - 0.4, 0.8), facecolors=colour, edgecolor="white", linewidth=0.3)
-    axes.set_yticks(range(len(rows)), [lane.label for lane in reversed(rows)])
-    axes.set(xlabel=scale.title, title=f"{run.name}: what ran on each GPU")
-    axes.spines[["top", "right"]].set_visible(False)
-    names = [name for name in COLOURS if name in shown]
-    axes.legend(handles=[Patch(color=COLOURS[name], label=name) for name in names], frameon=False, ncols=len(names))
-    _write(plot, path)
-    return True
-
-
-def _write(plot: MatplotlibFigure, path: Path) -> None:
-    """Draw a picture into its file. `savefig` would draw it twice, the first time for its layout alone."""
+def draw(title: str, figures: Sequence[Figure], path: Path) -> None:
+    """Draw figures side by side. `savefig` would draw them twice, the first time for their layout alone."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Picture
 
-    path.parent.mkdir(exist_ok=True)
-    FigureCanvasAgg(plot).print_png(path)
+    width, height = (9 if len(figures) == 1 else 13), max(figure.height_px for figure in figures) / PIXELS_PER_INCH
+    picture = Picture(figsize=(width, height + 0.5), dpi=110, layout="constrained")
+    picture.suptitle(title, fontsize=10)
+    for part, figure in zip(picture.subfigures(1, len(figures), squeeze=False)[0], figures, strict=True):
+        axes = part.subplots()
+        axes.set_title(figure.title, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.set_axisbelow(True)
+        _draw(axes, figure.plot.to_plotly_json())
+        handles, labels = axes.get_legend_handles_labels()
+        if labels:
+            columns = max(1, int(14 * width / len(figures) / (6 + max(map(len, labels)))))
+            part.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    FigureCanvasAgg(picture).print_png(path)
+
+
+def _draw(axes: Axes, plot: Mapping[str, Any]) -> None:
+    """Draw the traces and the axes of a figure."""
+    layouts = {letter: plot["layout"].get(f"{letter}axis", {}) for letter in "xy"}
+    names = {letter: _names(plot["data"], letter, layouts[letter]) for letter in "xy"}
+    ends: dict[Any, float] = {}  # of the bars that are stacked
+    for trace in plot["data"]:
+        x, y = ([_place(value, names[letter]) for value in trace[letter]] for letter in "xy")
+        if trace["type"] == "bar":
+            places, lengths = (y, x) if trace.get("orientation") == "h" else (x, y)
+            begins = trace.get("base")
+            if begins is None:
+                stacked = plot["layout"].get("barmode") == "stack"
+                begins = [ends.get(place, 0.0) if stacked else 0.0 for place in places]
+                ends |= {place: begin + length for place, begin, length in zip(places, begins, lengths, strict=True)}
+            _bars(axes, trace, places, begins, lengths)
+        else:
+            _curve(axes, trace, x, y)
+    for letter, layout in layouts.items():
+        _axis(axes, letter, layout, names[letter])
+
+
+def _names(traces: Sequence[Mapping[str, Any]], letter: str, layout: Mapping[str, Any]) -> list[str]:
+    """Return the names on an axis; empty for an axis of numbers."""
+    given = layout.get("categoryarray") or (value for trace in traces for value in trace[letter])
+    return list(dict.fromkeys(value for value in given if isinstance(value, str)))[-MOST_ROWS:]
+
+
+def _place(value: Any, names: Sequence[str]) -> float:
+    """Return a value's place on its axis; NaN, which is not drawn, for a gap."""
+    if isinstance(value, str):
+        return float(names.index(value)) if value in names else math.nan
+    return math.nan if value is None else float(value)
+
+
+def _bars(
+    axes: Axes, trace: Mapping[str, Any], places: Sequence[float], begins: Sequence[float], lengths: Sequence[float]
+) -> None:
+    """Draw bars as one collection: of thousands, each by itself takes seconds."""
+    from matplotlib.collections import PolyCollection
+
+    corners = []
+    for place, begin, length in zip(places, begins, lengths, strict=True):
+        across, along = (place - 0.4, place + 0.4), (begin, begin + length)
+        ends = [(across[0], along[0]), (across[0], along[1]), (across[1], along[1]), (across[1], along[0])]
+        if not math.isnan(place + length):
+            corners.append([end[::-1] for end in ends] if trace.get("orientation") == "h" else ends)
+    colour = trace["marker"]["color"]
+    axes.add_collection(
+        PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=0.3, label=trace["name"])
+    )
+    axes.autoscale_view()
+
+
+def _curve(axes: Axes, trace: Mapping[str, Any], x: Sequence[float], y: Sequence[float]) -> None:
+    """Draw a curve, its marks and its error bars."""
+    mode, line, marker = trace["mode"], trace.get("line", {}), trace.get("marker", {})
+    colour, hollow = line.get("color") or marker.get("color"), marker.get("symbol") == "circle-open"
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        alpha=trace.get("opacity", marker.get("opacity")),
+        linestyle=DASHES[line.get("dash", "solid")] if "lines" in mode else "none",
+        linewidth=line.get("width", 2),
+        marker=MARKS[marker.get("symbol", "circle")] if "markers" in mode else "none",
+        markersize=0.8 * marker.get("size", 6),
+        markerfacecolor="none" if hollow else colour,
+        markeredgecolor=marker.get("line", {}).get("color", colour),
+        label=trace.get("name") if trace.get("showlegend", True) else None,
+    )
+    if "error_y" in trace:
+        ends = [trace["error_y"]["arrayminus"], trace["error_y"]["array"]]
+        axes.errorbar(x, y, yerr=ends, fmt="none", ecolor=colour, capsize=3)
+
+
+def _axis(axes: Axes, letter: str, layout: Mapping[str, Any], names: Sequence[str]) -> None:
+    from matplotlib.ticker import LogLocator
+
+    axis = axes.xaxis if letter == "x" else axes.yaxis
+    axis.set_label_text(layout.get("title", {}).get("text", ""))
+    if layout.get("type") == "log":
+        axes.set(**{f"{letter}scale": "log"})
+        axis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")
+    if "tickvals" in layout:
+        axis.set_ticks(layout["tickvals"], labels=layout.get("ticktext"))
+        axis.set_ticks([], minor=True)
+    if names:
+        axis.set_ticks(range(len(names)), labels=names)
+    if layout.get("rangemode") == "tozero":
+        axes.set(**{f"{letter}lim": (0, None)})
+    if "range" in layout:
+        axes.set(**{f"{letter}lim": layout["range"]})
+    if layout.get("autorange") == "reversed":
+        axis.set_inverted(True)

@@ -24,7 +24,9 @@ def test_a_pack_has_a_curve_with_intervals_for_each_way(tmp_path: Path) -> None:
     page = pack_page.pack_page(data(pack_folder(tmp_path / "pack")))
     (figure,) = section(page, "throughput").figures
     traces = {trace.name: trace for trace in figure.plot.data}
-    assert list(traces) == ["packed processes", "fused trainings", "fused, compiled", "fused, in doubt"]
+    assert list(traces) == [
+        "packed processes", "process, out of memory", "fused trainings", "fused, compiled", "fused, in doubt"
+    ]  # fmt: skip
     curve = traces["packed processes"]
     assert (list(curve.x), list(curve.y)) == ([1, 2], [1000.0, 1800.0])
     assert list(curve.error_y.array) == pytest.approx([0.0, 200.0])
