@@ -325,14 +325,6 @@ def _require_writable(path: Path) -> None:
         raise BadInput(f"--write: {path} cannot be written: {error.strerror}") from error
 
 
-COMMAND = Command("balance", __doc__, BalanceConfig, DEFAULT, SWITCHES, OPTIONS)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> Outcome:
     config, stem, folder = COMMAND.read(arguments)
     write = arguments.options.get("write")
@@ -344,6 +336,10 @@ def _main(arguments: Arguments) -> Outcome:
         console=LiveConsole(json="json" in arguments.switches),
     )
     return Outcome(0, result.summary)
+
+
+COMMAND = Command("balance", __doc__, BalanceConfig, DEFAULT, SWITCHES, _main, OPTIONS)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -10,16 +10,15 @@ training that failed, whose run stays a failed one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from raygpu.cli.command import INCOMPLETE, PlainCommand
+from raygpu.cli.command import INCOMPLETE, PlainCommand, run_folders
 from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Arguments, Flags
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
-from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.scratch import fetched
@@ -27,10 +26,6 @@ from raygpu.storage import Storage
 from raygpu.workflow.run_presentation import presentation
 
 OPTIONS = {"tracking.uri": "The address of the store, where it is another one than the run's own."}
-FLAGS = Flags({}, OPTIONS)
-COMMAND = PlainCommand(
-    "deliver", "FOLDER ... [flags]", __doc__, FLAGS, "interrupted; what is left can be delivered again"
-)
 
 
 class Untracked(BadInput):
@@ -96,20 +91,13 @@ def _checkpoint(summary: Mapping[str, Any]) -> AbstractContextManager[Path | Non
     return fetched(kept)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 0 if MLflow lacks nothing, else 3."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> int:
-    unknown = [word for word in arguments.words if word.startswith("-")]
-    if unknown or not arguments.words:
-        read = unknown[0] if unknown else "nothing"
-        raise BadInput(f"read {read}; folders of runs are wanted, as in: {typed('deliver')} runs/digits")
-    if len(arguments.words) == 1:
-        return 0 if _deliver(arguments.words[0], arguments.options) else INCOMPLETE
+    """Deliver the runs; return the exit code: 0 if MLflow lacks nothing, else 3."""
+    folders = run_folders(arguments, "deliver")
+    if len(folders) == 1:
+        return 0 if _deliver(folders[0], arguments.options) else INCOMPLETE
     complete = True
-    for where in arguments.words:
+    for where in folders:
         if "://" not in where and not RunDirectory(Path(where)).run.is_file():
             continue  # as runs/mlflow.db of runs/*
         try:
@@ -128,6 +116,17 @@ def _deliver(where: str, options: Mapping[str, str]) -> bool:
     except TrackingError as error:
         print_faults([f"{where}: {error}"])
         return False
+
+
+COMMAND = PlainCommand(
+    "deliver",
+    "FOLDER ... [flags]",
+    __doc__,
+    Flags({}, OPTIONS),
+    _main,
+    "interrupted; what is left can be delivered again",
+)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from raygpu.cli.command import PlainCommand
 from raygpu.cli.flags import Arguments, Flags
 from raygpu.config.sections import TrackingSection
-from raygpu.errors import BadInput
 from raygpu.workflow.diagnosis import Check, library_checks, tracking_store
 from raygpu.workflow.machine_checks import machine_checks
 
 SWITCHES = {"json": "Print the checks as JSON."}
 OPTIONS = {"tracking.uri": "The store of MLflow's runs. Default: MLFLOW_TRACKING_URI, or the file of a sweep here."}
-FLAGS = Flags(SWITCHES, OPTIONS)
-COMMAND = PlainCommand("doctor", "[flags]", __doc__, FLAGS)
 
 
 def run(uri: str | None = None, folder: Path | None = None) -> Iterator[Check]:
@@ -37,14 +34,7 @@ def run(uri: str | None = None, folder: Path | None = None) -> Iterator[Check]:
     yield tracking_store(section.found().uri)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 1 if a check failed."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> int:
-    if arguments.words:
-        raise BadInput(f"read {arguments.words[0]!r}; allowed: --json, --tracking.uri URI")
     checks = []
     for check in run(arguments.options.get("tracking.uri")):
         checks.append(check)
@@ -55,6 +45,12 @@ def _main(arguments: Arguments) -> int:
     if "json" in arguments.switches:
         print(json.dumps([asdict(check) for check in checks]))
     return int(any(check.state == "failure" for check in checks))
+
+
+COMMAND = PlainCommand(
+    "doctor", "[flags]", __doc__, Flags(SWITCHES, OPTIONS), _main, allowed="--json, --tracking.uri URI"
+)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from rich.live import Live
 
 from raygpu.cli.command import PlainCommand
 from raygpu.cli.console import print_faults
-from raygpu.cli.flags import Arguments, Flags
+from raygpu.cli.flags import Arguments, Flags, number, whole_number
 from raygpu.errors import BadInput
 from raygpu.records import interrupts
 from raygpu.workflow.gpu_nodes import Ask, NodeStatus, nodes
@@ -50,7 +50,6 @@ OPTIONS = {
     "pick": "Number of GPUs for the command after --, which sees them alone; the emptiest ones are taken.",
 }
 FLAGS = Flags(SWITCHES, OPTIONS)
-COMMAND = PlainCommand("gpus", "[flags] [-- COMMAND ...]", __doc__, FLAGS)
 WATCH_S = 2.0
 ANSWER_S = 30.0
 """Seconds for which a single table waits for the nodes of a cluster."""
@@ -62,7 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code. With `--pick`, the command takes this process' place."""
     words = sys.argv[1:] if argv is None else list(argv)
     place = words.index("--") if "--" in words else len(words)
-    return COMMAND.main(words[:place], lambda arguments: _main(arguments, words[place:]))
+    command = PlainCommand(
+        "gpus",
+        "[flags] [-- COMMAND ...]",
+        __doc__,
+        FLAGS,
+        lambda arguments: _main(arguments, words[place:]),
+        allowed="--once, --json, --watch S, --address ADDRESS, --for FILE, --pick N -- COMMAND ...",
+    )
+    return command.main(words[:place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +86,10 @@ class _Asked:
 
 def _main(arguments: Arguments, pick: Sequence[str]) -> int:
     """Show the GPUs, or run a command on some. pick: the words from `--` on."""
-    if arguments.words:
-        allowed = "--once, --json, --watch S, --address ADDRESS, --for FILE, --pick N -- COMMAND ..."
-        raise BadInput(f"read {arguments.words[0]!r}; allowed: {allowed}")
     if "pick" in arguments.options:
         if others := [f"--{name}" for name in (*arguments.switches, *arguments.options) if name != "pick"]:
             raise BadInput(f"--pick, {others[0]}: give one of them; --pick takes a GPU of this machine")
-        _become(pick[1:], _whole("--pick", arguments.options["pick"]))
+        _become(pick[1:], whole_number("pick", arguments.options["pick"], 1024, "a whole number from 1"))
     if pick:
         raise BadInput("--: a command is run with --pick only, as in: --pick 1 -- python train.py")
     with interrupts.terminable():
@@ -97,27 +101,12 @@ def _checked(switches: set[str], options: dict[str, str]) -> _Asked:
     once, as_json = "once" in switches, "json" in switches
     if "watch" in options and (once or as_json):
         raise BadInput(f"--{'once' if once else 'json'}, --watch: give one of them")
-    watch_s = _interval(options["watch"]) if "watch" in options else None
-    if watch_s is None and sys.stdout.isatty() and not once and not as_json:
+    watch_s = None
+    if "watch" in options:
+        watch_s = number("watch", options["watch"], lambda s: 0.1 <= s <= 86400, "seconds, from 0.1 to 86400")
+    elif sys.stdout.isatty() and not once and not as_json:
         watch_s = WATCH_S
     return _Asked(as_json, watch_s, options.get("address"), options.get("for"))
-
-
-def _interval(watch: str) -> float:
-    """Return the seconds between two tables. Raises BadInput."""
-    try:
-        seconds = float(watch)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 86400:
-        raise BadInput(f"--watch: read {watch!r}; allowed: seconds, from 0.1 to 86400")
-    return seconds
-
-
-def _whole(flag: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= float(text) <= 1024:
-        raise BadInput(f"{flag}: read {text!r}; allowed: a whole number from 1")
-    return int(text)
 
 
 def _become(command: Sequence[str], number: int) -> None:

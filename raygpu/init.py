@@ -7,7 +7,7 @@ python -m raygpu.init my-project
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from raygpu.cli.command import PlainCommand
@@ -18,8 +18,6 @@ from raygpu.errors import BadInput, RaygpuError, one_line
 SHIPPED = Path(__file__).parent / "shipped"
 """The files in an installed raygpu, where the build has copied them; a checkout has them at its top."""
 PATTERNS = ("experiments/*.py", "conf/pack/*.toml", "conf/place/*.toml", "conf/sweep/*.toml", "conf/train/*.toml")
-FLAGS = Flags({}, {})
-COMMAND = PlainCommand("init", "[FOLDER]", __doc__, FLAGS, "interrupted; the files that were written are complete")
 
 
 def shipped_files() -> Mapping[Path, str]:
@@ -50,11 +48,6 @@ def run(folder: Path) -> list[Path]:
     return new
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> int:
     if len(arguments.words) > 1 or any(word.startswith("-") for word in arguments.words):
         raise BadInput(f"read {' '.join(arguments.words)!r}; one folder is allowed, and no flags")
@@ -64,6 +57,12 @@ def _main(arguments: Arguments) -> int:
     print(f"{len(new)} files written {place}: experiments/ and conf/" if new else f"all files are {place} already")
     print(f"begin {place} with: {typed('sweep')} conf/sweep/digits.toml --trials 8")
     return 0
+
+
+COMMAND = PlainCommand(
+    "init", "[FOLDER]", __doc__, Flags({}, {}), _main, "interrupted; the files that were written are complete"
+)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -221,14 +221,6 @@ def compare(
     return Comparison(found, path)
 
 
-COMMAND = Command("pack", __doc__, PackConfig, DEFAULT, SWITCHES)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> Outcome:
     config, stem, folder = COMMAND.read(arguments)
     console = LiveConsole(json="json" in arguments.switches)
@@ -245,6 +237,10 @@ def _main(arguments: Arguments) -> Outcome:
         return Outcome(int(advised.profile.best() is None), asdict(advised.advice))
     result = run(config, stem=stem, source_folder=folder, console=console)
     return Outcome(int(result.profile.best() is None), result.profile.as_dict())
+
+
+COMMAND = Command("pack", __doc__, PackConfig, DEFAULT, SWITCHES, _main)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -290,14 +290,6 @@ def _summary(planned: _Planned, measured: Sequence[MeasuredPlacement], found: Co
     }
 
 
-COMMAND = Command("place", __doc__, PlaceConfig, DEFAULT, SWITCHES)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> Outcome:
     config, stem, folder = COMMAND.read(arguments)
     console = LiveConsole(json="json" in arguments.switches)
@@ -307,6 +299,10 @@ def _main(arguments: Arguments) -> Outcome:
         return Outcome(0)
     result = run(config, stem=f"{stem}-place", source_folder=folder, console=console)
     return Outcome(int(result.summary["best"] is None), result.summary)
+
+
+COMMAND = Command("place", __doc__, PlaceConfig, DEFAULT, SWITCHES, _main)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ python -m raygpu.sweep conf/sweep/digits.toml --trials 16 --gpu.fraction 0.2
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from raygpu.cli.architecture_view import architecture_lines
@@ -116,23 +116,6 @@ def run(
         return sweep_run.finish()
 
 
-COMMAND = Command(
-    "sweep",
-    __doc__,
-    SweepConfig,
-    DEFAULT,
-    SWITCHES,
-    OPTIONS,
-    ("trials", "repeats", "retry", *LIMITS),
-    interrupted="interrupted before any trial had begun; nothing was kept",
-)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> Outcome:
     result = _run(arguments)
     return Outcome(result.exit_code, result.summary or None)
@@ -175,6 +158,20 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
         more = ", and can have more" if before.per_set > 1 else "; more of them need a new sweep"
         raise BadInput(f"--repeats: read {config.repeats}; the sweep has {before.repeats}{more}")
     return config
+
+
+COMMAND = Command(
+    "sweep",
+    __doc__,
+    SweepConfig,
+    DEFAULT,
+    SWITCHES,
+    _main,
+    OPTIONS,
+    ("trials", "repeats", "retry", *LIMITS),
+    interrupted="interrupted before any trial had begun; nothing was kept",
+)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

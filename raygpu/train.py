@@ -7,7 +7,6 @@ python -m raygpu.train conf/train/digits.toml --workers 2 --ratios 3,2
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -110,22 +109,6 @@ def run(
     return training.finish(ended)
 
 
-COMMAND = Command(
-    "train",
-    __doc__,
-    TrainConfig,
-    DEFAULT,
-    SWITCHES,
-    OPTIONS,
-    interrupted="interrupted before its end; a training that has a checkpoint goes on by --resume",
-)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> Outcome:
     result = _run(arguments)
     ended = INCOMPLETE if incomplete(result.summary) else 0
@@ -165,6 +148,19 @@ def _tracking(arguments: Arguments, path: Path | None) -> TrackingSection:
     flags = {name: text for name, text in arguments.overrides.items() if name.startswith("tracking.")}
     file = {"tracking": read_toml(path).get("tracking", {})} if path is not None else {}
     return load(None, flags, TrainConfig, {"experiment": "any:Any"} | file).tracking.found()
+
+
+COMMAND = Command(
+    "train",
+    __doc__,
+    TrainConfig,
+    DEFAULT,
+    SWITCHES,
+    _main,
+    OPTIONS,
+    interrupted="interrupted before its end; a training that has a checkpoint goes on by --resume",
+)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -10,17 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from raygpu.cli.command import PlainCommand
+from raygpu.cli.command import PlainCommand, run_folders
 from raygpu.cli.flags import Arguments, Flags
-from raygpu.config.command_names import typed
 from raygpu.errors import BadInput
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.run_report import write_comparison, write_report
 
 OPTIONS = {"out": "File to write, in place of report.html in the run's folder, or of comparison.html here."}
-FLAGS = Flags({}, OPTIONS)
-COMMAND = PlainCommand("report", "FOLDER ... [flags]", __doc__, FLAGS, "interrupted; nothing was written")
 COMPARISON = Path("comparison.html")
 
 
@@ -40,20 +37,17 @@ def run(folders: Sequence[RunDirectory], out: Path | None = None) -> Path:
         raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
-
-
 def _main(arguments: Arguments) -> int:
-    unknown = [word for word in arguments.words if word.startswith("-")]
-    if unknown or not arguments.words:
-        read = unknown[0] if unknown else "nothing"
-        raise BadInput(f"read {read}; folders of runs are wanted, as in: {typed('report')} runs/digits")
-    folders = [RunDirectory.existing(where, None, "report") for where in arguments.words]
+    folders = [RunDirectory.existing(where, None, "report") for where in run_folders(arguments, "report")]
     out = arguments.options.get("out")
     print(run(folders, Path(out) if out is not None else None))
     return 0
+
+
+COMMAND = PlainCommand(
+    "report", "FOLDER ... [flags]", __doc__, Flags({}, OPTIONS), _main, "interrupted; nothing was written"
+)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from raygpu import down, status, up
-from raygpu.cli.service_view import status_lines
 from raygpu.engines.cluster.service import handover
 
 STATE: dict[str, Any] = {
@@ -75,12 +74,12 @@ def test_tokens_are_wanted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_the_state_in_lines() -> None:
-    lines = status_lines(STATE)
+    lines = status.status_lines(STATE)
     assert "GPUs: 0.5 of 2 free (H100)" in lines
     assert "workers: 3 of 9 idle; the next command's process is not ready" in lines
     assert "used by: sweep digits, pid 8: 1.5 GPUs" in lines
     assert "waiting: pack cifar, pid 9" in lines
     assert "Ray dashboard: -" in lines
     assert not [line for line in lines if line.startswith("ends")]
-    assert "ends: in 1 min 30 s, unless a command comes" in status_lines({**STATE, "ends_in_s": 90.0})
-    assert "ends: after the commands that use it" in status_lines({**STATE, "ending": True})
+    assert "ends: in 1 min 30 s, unless a command comes" in status.status_lines({**STATE, "ends_in_s": 90.0})
+    assert "ends: after the commands that use it" in status.status_lines({**STATE, "ending": True})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from experiments.benchmarks import record
@@ -34,12 +33,8 @@ def _main(arguments: Arguments) -> Outcome:
     return Outcome(0)
 
 
-COMMAND = Command("advise", __doc__, PackConfig, pack.DEFAULT, {})
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
+COMMAND = Command("advise", __doc__, PackConfig, pack.DEFAULT, {}, _main)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -135,13 +135,14 @@ def _main(arguments: Arguments) -> Outcome:
 
 
 COMMAND = Command(
-    "logical_gpus", __doc__, PackConfig, DEFAULT, {"draw": "Measure nothing: draw the kept profiles of this training."}
+    "logical_gpus",
+    __doc__,
+    PackConfig,
+    DEFAULT,
+    {"draw": "Measure nothing: draw the kept profiles of this training."},
+    _main,
 )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return COMMAND.main(argv, _main)
+main = COMMAND.main
 
 
 if __name__ == "__main__":

@@ -46,6 +46,15 @@ class Outcome:
     """The output of `--json`; None for nothing."""
 
 
+def run_folders(arguments: Arguments, command: str) -> list[str]:
+    """Return the folders of runs that a command line names. Raises BadInput for other words, or none."""
+    unknown = [word for word in arguments.words if word.startswith("-")]
+    if unknown or not arguments.words:
+        read = unknown[0] if unknown else "nothing"
+        raise BadInput(f"read {read}; folders of runs are wanted, as in: {typed(command)} runs/digits")
+    return arguments.words
+
+
 def incomplete(summary: Mapping[str, Any]) -> bool:
     """Return whether a run's summary says that MLflow lacks part of the run."""
     tracking = summary.get("tracking", {})
@@ -103,20 +112,26 @@ class PlainCommand:
     """Words after the name, for the help."""
     description: str | None
     flags: Flags
+    run: Callable[[Arguments], int]
+    """Runs a parsed command line; returns the exit code."""
     interrupted: str = "interrupted"
     """Line after a Ctrl-C without a message of its own."""
+    allowed: str = ""
+    """The flags of a command that takes no words, for the refusal of one."""
 
-    def main(self, argv: Sequence[str] | None, run: Callable[[Arguments], int]) -> int:
-        """Run the command; return its exit code: that of `run`, or of `framed`."""
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command line; return the exit code: that of `run`, or of `framed`."""
         words = sys.argv[1:] if argv is None else list(argv)
         with reader_may_leave():
-            return framed(lambda: self._run(words, run), self.interrupted)
+            return framed(lambda: self._run(words), self.interrupted)
         return 0
 
-    def _run(self, words: Sequence[str], run: Callable[[Arguments], int]) -> int:
+    def _run(self, words: Sequence[str]) -> int:
         arguments = self.flags.parse(words)
         if "help" not in arguments.switches:
-            return run(arguments)
+            if self.allowed and arguments.words:
+                raise BadInput(f"read {arguments.words[0]!r}; allowed: {self.allowed}")
+            return self.run(arguments)
         print(self.flags.parser(f"{typed(self.name)} {self.usage}", as_typed(self.description or "")).format_help())
         return 0
 
@@ -132,6 +147,8 @@ class Command:
     """Configuration file to read if none is named."""
     switches: Mapping[str, str]
     """Flags of the command alone without a value, each with its help."""
+    run: Callable[[Arguments], Outcome]
+    """Runs a parsed command line."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Flags of the command alone with a value, each with its help."""
     resumable: Sequence[str] = ()
@@ -139,12 +156,12 @@ class Command:
     interrupted: str = "interrupted; nothing was kept"
     """Line after a Ctrl-C without a message of its own."""
 
-    def main(self, argv: Sequence[str] | None, run: Callable[[Arguments], Outcome]) -> int:
-        """Run the command; return its exit code: that of `run`, or of `framed`."""
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command line; return the exit code: that of `run`, or of `framed`."""
         words = sys.argv[1:] if argv is None else list(argv)
-        return framed(lambda: self._run(words, run), self.interrupted)
+        return framed(lambda: self._run(words), self.interrupted)
 
-    def _run(self, argv: Sequence[str], run: Callable[[Arguments], Outcome]) -> int:
+    def _run(self, argv: Sequence[str]) -> int:
         arguments = self.flags.parse(argv)
         if "help" in arguments.switches:
             self._print_help()
@@ -153,7 +170,7 @@ class Command:
             "quiet" if QUIET in arguments.switches else "verbose" if VERBOSE in arguments.switches else "normal"
         )
         with interrupts.terminable(), interrupts.output_to_stderr(JSON in arguments.switches) as output:
-            outcome = run(arguments)
+            outcome = self.run(arguments)
             if JSON in arguments.switches and outcome.output is not None:
                 print(json.dumps(as_json(outcome.output), allow_nan=False), file=output)
         return outcome.exit_code

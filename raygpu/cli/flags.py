@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Union, get_args, get_origin
@@ -125,6 +126,21 @@ class Flags:
 def as_flag(name: str) -> str:
     """Return the flag of a field, by its dotted name."""
     return f"--{name.replace('_', '-')}"
+
+
+def number(flag: str, text: str, fits: Callable[[float], bool], allowed: str) -> float:
+    """Return a flag's value as a number. allowed: values that fit, in words. Raises BadInput for others."""
+    with suppress(ValueError):
+        if fits(value := float(text)):
+            return value
+    raise BadInput(f"--{flag}: read {text!r}; allowed: {allowed}")
+
+
+def whole_number(flag: str, text: str, most: int, allowed: str) -> int:
+    """Return a flag's value as a number from 1 to `most`. allowed: these, in words. Raises BadInput for others."""
+    if not text.isdecimal() or not 1 <= float(text) <= most:
+        raise BadInput(f"--{flag}: read {text!r}; allowed: {allowed}")
+    return int(text)
 
 
 def _normalized(argv: Sequence[str], bools: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,8 +102,8 @@ def test_curves() -> None:
     assert curve(list(range(1000)))[0] == "▁"
 
 
-def command() -> Command:
-    return Command("pack", "", PackConfig, Path("none.toml"), {"json": ""})
+def command(run: Callable[[Arguments], Outcome]) -> Command:
+    return Command("pack", "", PackConfig, Path("none.toml"), {"json": ""}, run)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +116,11 @@ def test_a_command_s_flags_reach_its_console(words: list[str], detail: Detail) -
         seen.append((shown_detail.get(), LiveConsole(stream=io.StringIO()).is_verbose))
         return Outcome(0)
 
-    assert command().main(words, run) == 0
+    assert command(run).main(words) == 0
     assert seen == [(detail, detail == "verbose")]
     assert shown_detail.get() == "normal", "a call from Python afterwards is as ever"
 
 
 def test_both_are_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command().main(["-q", "-v"], lambda arguments: Outcome(0)) == 2
+    assert command(lambda arguments: Outcome(0)).main(["-q", "-v"]) == 2
     assert capsys.readouterr().err == "raygpu: -q, -v: one prints less, the other more; give one of them\n"

@@ -88,10 +88,11 @@ def test_commands_are_taken(page: Path) -> None:
             continue
         if name in ("doctor", "gpus", "up", "down", "status"):
             flags = words[: words.index("--")] if "--" in words else words
-            assert importlib.import_module(module).FLAGS.parse(flags).words == []
+            known = gpus.FLAGS if name == "gpus" else importlib.import_module(module).COMMAND.flags
+            assert known.parse(flags).words == []
             continue
         if name in ("deliver", "report"):
-            parsed = importlib.import_module(f"raygpu.{__main__.MODULES.get(name, name)}").FLAGS.parse(words)
+            parsed = importlib.import_module(f"raygpu.{__main__.MODULES.get(name, name)}").COMMAND.flags.parse(words)
             assert not [word for word in parsed.words if word.startswith("-")], "folders"
             continue
         check(submit.COMMANDS[name], words)
@@ -116,7 +117,7 @@ def test_flags_in_the_text_are_known(page: Path) -> None:
             continue
         words = shlex.split(code)
         own = words[: words.index("--")] if "--" in words else words
-        if any(not command.FLAGS.parse(own).words for command in (gpus, up, down)):
+        if any(not known.parse(own).words for known in (gpus.FLAGS, up.COMMAND.flags, down.COMMAND.flags)):
             continue
         flags, words = slurm_submission.split(submit.FLAGS.parse(words).words)
         slurm_submission.FLAGS.parse(flags)
