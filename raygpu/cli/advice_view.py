@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raygpu.cli.formatting import aligned
+from raygpu.cli.formatting import aligned, interval
 from raygpu.cli.profile_view import NAMES, QUESTION
 from raygpu.planning.advice import EFFICIENT, Advice
 from raygpu.planning.confidence import Interval, spread_text
@@ -15,7 +15,7 @@ def table(advice: Advice) -> list[str]:
         return []
     bound = "at most " if advice.scaling.evidence == "one_device" else ""
     rows = [["devices", f"{bound}speed-up", f"{bound}efficiency"]]
-    rows += [[str(s.devices), _times(s.times), _text(s.efficiency)] for s in advice.scaling.speedups]
+    rows += [[str(s.devices), _text(s.times, "x"), _text(s.efficiency)] for s in advice.scaling.speedups]
     return aligned(rows)
 
 
@@ -76,17 +76,10 @@ def _answer(profile: Profile, advice: Advice) -> str:
     source = "predicted" if advice.predicted else f"{advice.surely} to {advice.at_most} with 95 % confidence"
     return (
         f"several GPUs for one training: {n} before the efficiency falls below {EFFICIENT:g} ({source}); {last.devices}"
-        f" measured {_times(last.times)}, an efficiency of {_text(last.efficiency)}"
+        f" measured {_text(last.times, 'x')}, an efficiency of {_text(last.efficiency)}"
     )
 
 
-def _times(interval: Interval) -> str:
-    """Return a speed-up with its interval, `1.90x (1.88 to 1.92)`."""
-    number, space, spread = _text(interval).partition(" ")
-    return f"{number}x{space}{spread}"
-
-
-def _text(interval: Interval) -> str:
-    if interval.low == interval.high:
-        return f"{interval.middle:.2f}"
-    return f"{interval.middle:.2f}{spread_text(interval.low, interval.high, '{:.2f}')}"
+def _text(value: Interval, unit: str = "") -> str:
+    """Return a number with its interval, if it has one: `1.90x (1.88 to 1.92)`."""
+    return f"{value.middle:.2f}{unit}" if value.low == value.high else interval(value, unit)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raygpu.cli.formatting import aligned, throughput
+from raygpu.cli import profile_view
+from raygpu.cli.formatting import aligned, interval, throughput
+from raygpu.planning import confidence
 from raygpu.planning.batch_balancing import LARGEST_PART, BalanceResult, MeasuredSplit, relative
 from raygpu.planning.batches import num_batches
-from raygpu.planning.confidence import interval, spread_text
+from raygpu.planning.confidence import spread_text
 from raygpu.records.device import Device
 
-READINGS = {"util_pct": ("util", "{:.0f} %"), "power_w": ("power", "{:.0f} W"), "temperature_c": ("temp", "{:.0f} °C")}
-"""Columns for readings that a GPU supports: their title and format."""
+READINGS = {name: profile_view.READINGS[name] for name in ("util_pct", "power_w", "temperature_c")}
 
 
 def table(devices: Sequence[Device], verdict: BalanceResult, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
@@ -23,7 +24,7 @@ def table(devices: Sequence[Device], verdict: BalanceResult, readings: Mapping[i
     ranks = zip(devices, verdict.curves, relative(verdict.curves), verdict.tried.shares, strict=True)
     for rank, (device, curve, speed, share) in enumerate(ranks):
         row = [str(rank), f"gpu {device.index} {device.name}", str(curve.best), f"{curve.rates[curve.best]:,.0f}"]
-        row += ["" if verdict.asked else f"{speed.middle:.2f}{spread_text(speed.low, speed.high, '{:.2f}')}"]
+        row += ["" if verdict.asked else interval(speed)]
         row += [str(share), throughput(share / curve.step_s(share))]
         known = readings.get(device.index, {})
         rows.append(row + [READINGS[name][1].format(known[name]) if name in known else "" for name in told])
@@ -46,7 +47,7 @@ def lines(verdict: BalanceResult) -> list[str]:
         if len(verdict.groups) > 1:
             return [*found, "verdict: equal shares: the devices differ in speed by less than a sample of a step"]
         return [*found, "verdict: equal shares; within noise: no device is shown to be faster than another"]
-    times = f"{speedup.middle:.2f}x{spread_text(speedup.low, speedup.high, '{:.2f}')} the equal split"
+    times = f"{interval(speedup, 'x')} the equal split"
     if speedup.low > 1:
         return [*found, f"verdict: balanced is {times}"]
     if verdict.asked:
@@ -97,7 +98,7 @@ def training(before: Step, after: Step, samples_per_epoch: int) -> list[str]:
 
 def _speed(split: MeasuredSplit) -> str:
     shares, parts = " + ".join(map(str, split.shares)), " + ".join(f"{rate:,.0f}" for rate in split.by_rank)
-    speed = interval(split.rates)
+    speed = confidence.interval(split.rates)
     spread = spread_text(speed.low, speed.high, "{:,.0f}") if len(split.rates) > 1 else ""
     turns = f", {len(split.turns)} turns" if len(split.turns) > 1 else ""
     return f"{shares}: {throughput(split.samples_per_s)}{spread} in all ({parts}){turns}"

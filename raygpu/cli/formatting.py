@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from raygpu.planning.confidence import Interval, spread_text
+
 MOST_DIGITS = 6
 """Largest number of digits after the point of a score with an error."""
 LONGEST_VALUE = 24
@@ -37,6 +39,11 @@ def score_text(mean: float, error: float | None, like: float | None = None) -> s
         return f"{mean:.6g} ± {error:.2g}"
     digits = max(0, 1 - math.floor(math.log10(measure)))
     return f"{mean:.{digits}f} ± {error:.{digits}f}" if digits <= MOST_DIGITS else f"{mean:.6g} ± {error:.2g}"
+
+
+def interval(value: Interval, unit: str = "") -> str:
+    """Return an interval as text, `1.90x (1.88 to 1.92)` with the unit `x`."""
+    return f"{value.middle:.2f}{unit}{spread_text(value.low, value.high, '{:.2f}')}"
 
 
 def cut(text: str, width: int) -> str:
@@ -71,7 +78,11 @@ def sentences(lines: Sequence[str]) -> list[str]:
     return [f"{line[:1].upper()}{line[1:]}." for line in lines]
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows of a table as lines, with each column as wide as its widest cell and to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+def aligned(rows: Sequence[Sequence[str]], *, named: bool = False) -> list[str]:
+    """Return the rows of a table as lines, with each column as wide as its widest cell and to the right; with `named`
+    the first one to the left."""
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [
+        "  ".join([name.ljust(first) if named else name.rjust(first), *map(str.rjust, cells, others)])
+        for name, *cells in rows
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raygpu.cli.formatting import value
+from raygpu.cli.formatting import aligned, value
 
 MOST_ROWS = 12
 """Largest number of trials of a front that are listed."""
@@ -30,11 +30,7 @@ def front_lines(
     for row in front[:MOST_ROWS]:
         values = [f"{number:.6g}" for number in row["values"]]
         rows.append([row["trial_id"], *values, *(value(row["hyperparameters"].get(name)) for name in names)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"Pareto front of {goals}: {trials}"]
-    for first, *others in rows:
-        cells = [text.rjust(size) for text, size in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells])[:width])
+    lines = [f"Pareto front of {goals}: {trials}", *(line[:width] for line in aligned(rows, named=True))]
     if len(front) > MOST_ROWS:
         lines.append(f"and {len(front) - MOST_ROWS} more, in summary.json")
     return lines

@@ -1,4 +1,4 @@
-"""A line for a command that has done its work and waits for a thread which the experiment's code has left."""
+"""Warn when non-daemon threads of the user's code keep a finished command alive."""
 
 from __future__ import annotations
 

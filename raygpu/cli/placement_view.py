@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import stdev
 
-from raygpu.cli.formatting import aligned
+from raygpu.cli.formatting import aligned, interval
 from raygpu.config.sections import ONE
-from raygpu.planning.confidence import Interval, spread_text
 from raygpu.planning.model_placements import Comparison, MeasuredPlacement, StepProfile
 from raygpu.planning.pipelines import bubble
 
@@ -27,7 +26,7 @@ def table(measured: Sequence[MeasuredPlacement], found: Comparison) -> list[str]
             continue
         seconds = [turn.epoch_s for turn in each.turns]
         speedup = found.speedups.get(each.name)
-        told = "" if speedup is None or each.name == ONE else _times(speedup)
+        told = "" if speedup is None or each.name == ONE else interval(speedup, "x")
         memory = [f"{gib:.3g}" for gib in each.memory_gib]
         rows.append([each.name, f"{each.epoch_s:.3g} ± {stdev(seconds):.1g}", told, *_copies(each.profile), *memory])
     return aligned(rows)
@@ -37,10 +36,6 @@ def _copies(profile: StepProfile | None) -> list[str]:
     if profile is None:
         return ["", "", ""]
     return [f"{profile.num_copies:g}", f"{profile.copied_bytes / 2**20:.3g}", f"{100 * profile.copy_share:.1f} %"]
-
-
-def _times(value: Interval) -> str:
-    return f"{value.middle:.2f}x{spread_text(value.low, value.high, '{:.2f}')}"
 
 
 def parts(placement: Mapping[str, int]) -> str:
@@ -107,8 +102,8 @@ def _sentence(measured: Sequence[MeasuredPlacement], found: Comparison) -> str:
         return f"one device does not hold the training; {best.name} does, {best.epoch_s:.3g} s an epoch"
     others = [each for each in measured if each.turns and each.name != ONE]
     if best.name != ONE:
-        return f"{best.name} is {_times(found.speedups[best.name])} as fast as one device{_cost(best)}"
-    told = [f"{each.name} is {_times(found.speedups[each.name])} as fast{_cost(each)}" for each in others]
+        return f"{best.name} is {interval(found.speedups[best.name], 'x')} as fast as one device{_cost(best)}"
+    told = [f"{each.name} is {interval(found.speedups[each.name], 'x')} as fast{_cost(each)}" for each in others]
     return "; ".join([f"one device: no placement is shown to be faster than its {best.epoch_s:.3g} s an epoch", *told])
 
 

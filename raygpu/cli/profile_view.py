@@ -29,15 +29,15 @@ COLORS: Mapping[Way, str] = {
     "threads": "#7f7f7f",
 }
 READINGS = {
-    "used_gib": ("in use", "{:.1f} GiB"),
-    "util_pct": ("util", "{:.0f} %"),
-    "sm_util_pct": ("SM", "{:.0f} %"),
-    "sm_occupancy_pct": ("occupancy", "{:.0f} %"),
-    "dram_bandwidth_pct": ("DRAM", "{:.0f} %"),
-    "power_w": ("power", "{:.0f} W"),
-    "temperature_c": ("temp", "{:.0f} °C"),
+    "used_gib": ("in use", "{:.1f} GiB", "memory in use (GiB)"),
+    "util_pct": ("util", "{:.0f} %", "time with any kernel (%)"),
+    "sm_util_pct": ("SM", "{:.0f} %", "SM activity (%)"),
+    "sm_occupancy_pct": ("occupancy", "{:.0f} %", "SM occupancy (%)"),
+    "dram_bandwidth_pct": ("DRAM", "{:.0f} %", "DRAM bandwidth (%)"),
+    "power_w": ("power", "{:.0f} W", "power (W)"),
+    "temperature_c": ("temp", "{:.0f} °C", "temperature (°C)"),
 }
-"""Columns for readings that a GPU supports: their title and format."""
+"""Readings that a GPU may support: title and format on the console, and title in the report, with the unit."""
 QUESTION = "one GPU, several trainings on it, or several GPUs?"
 
 

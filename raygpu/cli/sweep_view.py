@@ -10,7 +10,7 @@ from rich.text import Text
 
 from raygpu.cli.bars import bar, curve, labelled
 from raygpu.cli.console import LiveConsole
-from raygpu.cli.formatting import cut, duration, hyperparameters, left, score_text, throughput, value
+from raygpu.cli.formatting import aligned, cut, duration, hyperparameters, left, score_text, throughput, value
 from raygpu.cli.front_view import front_lines
 from raygpu.cli.set_view import progress, table
 from raygpu.records.device import Device
@@ -164,10 +164,7 @@ class SweepConsole(LiveConsole):
 
     def _print_columns(self, rows: Sequence[Sequence[str]]) -> None:
         """Print the rows of a table in columns: the first one to the left, the others to the right."""
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for first, *others in rows:
-            cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
-            line = "  ".join([first.ljust(widths[0]), *cells])
+        for line in aligned(rows, named=True):
             self.result(cut(line, self.console.width) if self.console.is_terminal else line)
 
     def front(self, summary: Mapping[str, Any]) -> None:

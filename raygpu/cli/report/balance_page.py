@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from raygpu.cli.formatting import interval
 from raygpu.cli.report.content import SERIES, Figure, Page, Section, Table, configuration, figure
 from raygpu.planning.batch_balancing import Curve
-from raygpu.planning.confidence import spread_text
+from raygpu.planning.confidence import Interval
 from raygpu.records.run_data import RunData
 
 NO_LINES = "The verdict's words and the single turns are missing: it was measured by an earlier raygpu."
@@ -64,7 +65,7 @@ def _ranks(summary: Mapping[str, Any]) -> Table:
     rows = []
     for place, rank in enumerate(summary["ranks"]):
         middle, low, high = rank["relative_speed"] or (None, None, None)
-        speed = None if middle is None else f"{middle:.2f}{spread_text(low or 0.0, high or math.inf, '{:.2f}')}"
+        speed = None if middle is None else interval(Interval(middle, low or 0.0, high or math.inf))
         known = [rank["readings"].get(name) for name in told]
         best = rank["rates"].get(str(rank["best_batch"]))
         rows.append(

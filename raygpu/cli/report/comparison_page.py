@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raygpu.cli.report.content import Page, Section, Table
+from raygpu.cli.report.content import Page, Section, Table, given
 from raygpu.cli.report.curve_figures import best_so_far
 from raygpu.cli.report.measured_comparison import measured_comparison
 from raygpu.cli.report.time_figures import wall_time
@@ -27,21 +27,25 @@ def comparison_page(runs: Sequence[RunData]) -> Page:
     if len(kinds) > 1 and not kinds <= ALIKE:
         what = ", ".join(f"{run.name} is a {KINDS[run.kind]}" for run in runs)
         raise BadInput(f"report: {what}; runs of one kind stand side by side, or sweeps and trainings")
-    if not kinds <= ALIKE:
-        return measured_comparison(runs, _differences(runs))
-    names = ", ".join(run.name for run in runs)
+    if kinds <= ALIKE:
+        facts, sections = [(run.name, _score(run)) for run in runs], _sections(runs)
+    else:
+        facts, sections = measured_comparison(runs)
+    shown = [section for section in [*sections, _differences(runs)] if section]
+    return Page(f"{len(runs)} runs side by side", ", ".join(run.name for run in runs), facts, shown)
+
+
+def _sections(runs: Sequence[RunData]) -> list[Section]:
+    """Return the sections of sweeps and trainings."""
     reached, stages = best_so_far(runs), wall_time(runs)
     metrics = {run.config.get("metric") for run in runs}
     notes = [] if len(metrics) == 1 else ["The runs have different metrics, so their scores are no comparison."]
-    sections = [
+    return [
         Section("outcome", "Outcomes", notes, [_outcomes(runs)]),
-        Section("curves", "Best score by time", figures=[reached] if reached is not None else []),
-        Section("time", "Time", figures=[stages] if stages is not None else []),
+        Section("curves", "Best score by time", figures=given(reached)),
+        Section("time", "Time", figures=given(stages)),
         Section("gpus-section", "GPUs", tables=[_gpus(runs)]),
-        _differences(runs),
     ]
-    facts = [(run.name, _score(run)) for run in runs]
-    return Page(f"{len(runs)} runs side by side", names, facts, [section for section in sections if section])
 
 
 def _score(run: RunData) -> str:

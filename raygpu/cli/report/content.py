@@ -121,6 +121,11 @@ def configuration(config: Mapping[str, Any], missing: str = "") -> Section:
     )
 
 
+def given(*figures: Figure | None) -> list[Figure]:
+    """Return the figures that there are."""
+    return [each for each in figures if each is not None]
+
+
 def text(value: Any) -> str:
     """Return a cell's text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):

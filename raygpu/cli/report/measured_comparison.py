@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raygpu.cli.report import balance_page, pack_page, place_page
-from raygpu.cli.report.content import Page, Section, Table
+from raygpu.cli.report.content import Section, Table, given
 from raygpu.records.run_data import RunData
 
 
@@ -36,8 +36,8 @@ def pack_sections(runs: Sequence[RunData]) -> list[Section]:
     curve, memory = pack_page.throughput_figure(measured), pack_page.memory_figure(measured)
     return [
         Section("outcome", "Outcomes", notes, [Table(header, rows, "the best point of each")]),
-        Section("throughput", "Throughput", figures=[curve] if curve is not None else []),
-        Section("memory", "Memory", figures=[memory] if memory is not None else []),
+        Section("throughput", "Throughput", figures=given(curve)),
+        Section("memory", "Memory", figures=given(memory)),
     ]
 
 
@@ -54,7 +54,7 @@ def place_sections(runs: Sequence[RunData]) -> list[Section]:
     each = [Table(made.header, made.rows, name) for (name, _), made in zip(found, tables, strict=True)]
     return [
         Section("outcome", "Outcomes", [], [outcomes]),
-        Section("epochs", "Time of an epoch", [], each, [epochs] if epochs is not None else []),
+        Section("epochs", "Time of an epoch", [], each, given(epochs)),
     ]
 
 
@@ -93,13 +93,9 @@ SECTIONS = {"pack": pack_sections, "place": place_sections, "balance": balance_s
 """Function that returns the sections of several runs, by the command that made them."""
 
 
-def measured_comparison(runs: Sequence[RunData], differences: Section) -> Page:
-    """Return the page of several packs, placements or balances. differences: in their configurations."""
-    kind = runs[0].kind
-    names = ", ".join(run.name for run in runs)
-    facts = [(run.name, _fact(run)) for run in runs]
-    sections = [*SECTIONS[kind](runs), differences]
-    return Page(f"{len(runs)} runs side by side", names, facts, [section for section in sections if section])
+def measured_comparison(runs: Sequence[RunData]) -> tuple[list[tuple[str, str]], list[Section]]:
+    """Return the facts and the sections of several packs, placements or balances."""
+    return [(run.name, _fact(run)) for run in runs], SECTIONS[runs[0].kind](runs)
 
 
 def _fact(run: RunData) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from raygpu.cli import advice_view, profile_view
-from raygpu.cli.report.content import Figure, Page, Section, Table, configuration, figure
+from raygpu.cli.report.content import Figure, Page, Section, Table, configuration, figure, given
 from raygpu.cli.report.measured_figures import at_once_axis, errors, rate_axis
 from raygpu.config.sections import Way
 from raygpu.planning.advice import EFFICIENT, Advice, Scaling, Speedup
@@ -16,16 +16,6 @@ from raygpu.planning.plausibility import is_alone
 from raygpu.planning.profiles import Point, Profile
 from raygpu.records.run_data import RunData
 
-READINGS = {
-    "used_gib": "memory in use (GiB)",
-    "util_pct": "time with any kernel (%)",
-    "sm_util_pct": "SM activity (%)",
-    "sm_occupancy_pct": "SM occupancy (%)",
-    "dram_bandwidth_pct": "DRAM bandwidth (%)",
-    "power_w": "power (W)",
-    "temperature_c": "temperature (°C)",
-}
-"""Readings of a GPU in the table, each with its title."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 """Lines of the profiles that stand side by side."""
 OUT_OF_MEMORY = "out of memory"
@@ -42,8 +32,8 @@ def pack_page(run: RunData) -> Page:
     sections = [
         _verdict(profile),
         _advice(profile, advice, run.advice or {}),
-        Section("throughput", "Throughput", figures=[curve] if curve is not None else []),
-        Section("memory", "Memory", figures=[memory] if memory is not None else []),
+        Section("throughput", "Throughput", figures=given(curve)),
+        Section("memory", "Memory", figures=given(memory)),
         Section("points", "All measurements", tables=[_points(profile, epochs)]),
         configuration(run.config, NO_CONFIG),
     ]
@@ -207,7 +197,7 @@ def _points(profile: Profile, epochs: int) -> Table:
         "GiB of host, each": lambda p: p.host_gib,
         "GiB of GPU, each": lambda p: p.device_gib,
         "s of an evaluation": lambda p: p.evaluation_s,
-        **{title: partial(_reading, name) for name, title in READINGS.items()},
+        **{title: partial(_reading, name) for name, (_, _, title) in profile_view.READINGS.items()},
         "fault or doubt": lambda p: p.fault or p.doubt,
     }
     points = sorted(profile.points, key=lambda p: (profile.ways.index(p.way), p.compiled, p.n))

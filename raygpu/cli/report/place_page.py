@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from raygpu.cli.formatting import interval
 from raygpu.cli.placement_view import parts
-from raygpu.cli.report.content import SERIES, Figure, Page, Section, Table, configuration, figure
-from raygpu.planning.confidence import spread_text
+from raygpu.cli.report.content import SERIES, Figure, Page, Section, Table, configuration, figure, given
+from raygpu.planning.confidence import Interval
 from raygpu.records.run_data import RunData
 
 Placements = Mapping[str, Mapping[str, Any]]
@@ -22,9 +23,9 @@ def place_page(run: RunData) -> Page:
     operations = [_operations(name, each) for name, each in found.items() if each["step"]]
     sections = [
         Section("verdict", "Verdict", list(summary["verdict"]), [table(found), _parts(found)]),
-        Section("epochs", "Time of an epoch", _faults(found), figures=[epochs] if epochs is not None else []),
-        Section("copies", "Copies and operations", figures=[steps] if steps is not None else [], folded=operations),
-        Section("memory", "Memory", figures=[memory] if memory is not None else []),
+        Section("epochs", "Time of an epoch", _faults(found), figures=given(epochs)),
+        Section("copies", "Copies and operations", figures=given(steps), folded=operations),
+        Section("memory", "Memory", figures=given(memory)),
         configuration(run.config),
     ]
     facts = [("fastest", summary["best"] or "none could be trained"), ("devices", str(summary["devices"]))]
@@ -47,7 +48,7 @@ def table(found: Placements) -> Table:
             (
                 name,
                 fmean(each["epoch_s"]) if each["epoch_s"] else None,
-                _times(each["speedup"]),
+                None if each["speedup"] is None else interval(Interval(**each["speedup"]), "x"),
                 step.get("num_copies"),
                 step["copied_bytes"] / 2**20 if step else None,
                 _copy_percent(step),
@@ -65,13 +66,6 @@ def table(found: Placements) -> Table:
     )
     header += ("% of time devices wait", "loss")
     return Table(header, rows, "placements, by turns; intervals of 95 % confidence")
-
-
-def _times(speedup: Mapping[str, float] | None) -> str | None:
-    """Return a speed-up with its interval as text."""
-    if speedup is None:
-        return None
-    return f"{speedup['middle']:.2f}x{spread_text(speedup['low'], speedup['high'], '{:.2f}')}"
 
 
 def _parts(found: Placements) -> Table:

@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu.cli.formatting import duration, hyperparameters, score_text, sentences, throughput
 from raygpu.cli.report import gpu_figures
-from raygpu.cli.report.content import Page, Section, Table, configuration, test_facts
+from raygpu.cli.report.content import Page, Section, Table, configuration, given, test_facts
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
 from raygpu.cli.report.front_figure import front_figures
 from raygpu.cli.report.population_figures import is_population, population_section
@@ -182,7 +182,7 @@ def _table(run: RunData, trials: list[TrialRow], caption: str) -> Table:
 
 def _curves(run: RunData) -> Section:
     reached = best_so_far([run])
-    figures = [*curve_figures(run), *([reached] if reached is not None else [])]
+    figures = [*curve_figures(run), *given(reached)]
     return Section("curves", "Curves", [] if figures else [NO_TIMELINE], figures=figures)
 
 
@@ -200,7 +200,7 @@ def _gpus(run: RunData) -> Section:
         for gpu in run.summary["gpus"]
     ]
     line = gpu_figures.timeline(run)
-    figures = [*([line] if line is not None else []), *gpu_figures.reading_figures(run)]
+    figures = [*given(line), *gpu_figures.reading_figures(run)]
     notes = sentences(under_use_lines(run.under_used(), run.kind, run.config))
     return Section("gpus-section", "GPUs", notes, [Table(header, rows, "over the whole run")], figures)
 
@@ -209,7 +209,7 @@ def _time(run: RunData) -> Section:
     figure = wall_time([run])
     arrays = [(IN_ARRAYS.get(what, what), seconds) for what, seconds in run.summary.get("arrays_s", {}).items()]
     folded = [Table(("what", "seconds"), arrays, "Seconds of all fused arrays together")] if arrays else []
-    return Section("time", "Time", [], [], [figure] if figure is not None else [], folded)
+    return Section("time", "Time", [], [], given(figure), folded)
 
 
 def _trials(run: RunData) -> Section:

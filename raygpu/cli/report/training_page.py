@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raygpu.cli.formatting import duration, hyperparameters, sentences, throughput
 from raygpu.cli.report import gpu_figures
-from raygpu.cli.report.content import Page, Section, Table, configuration, test_facts
+from raygpu.cli.report.content import Page, Section, Table, configuration, given, test_facts
 from raygpu.cli.report.curve_figures import curve_figures
 from raygpu.cli.report.sweep_page import NO_TIMELINE
 from raygpu.cli.report.time_figures import wall_time
@@ -21,7 +21,7 @@ def training_page(run: RunData) -> Page:
         _outcome(run),
         Section("curves", "Curves", [] if figures else [NO_TIMELINE], figures=figures),
         _gpus(run),
-        Section("time", "Time", figures=[time] if time is not None else []),
+        Section("time", "Time", figures=given(time)),
         configuration(run.config),
     ]
     return Page(run.name, f"Training of {code}{kind}", _facts(run), [section for section in sections if section])

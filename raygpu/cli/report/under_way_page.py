@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from raygpu.cli.report import gpu_figures
-from raygpu.cli.report.content import Page, Section, Table, configuration
+from raygpu.cli.report.content import Page, Section, Table, configuration, given
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
 from raygpu.config.command_names import typed
 from raygpu.records.run_data import RunData
@@ -27,10 +27,10 @@ def under_way_page(run: RunData) -> Page:
     ranked = [(row.trial_id, row.score, row.status, row.epochs) for row in run.ranked()[:NUM_BEST]]
     header = ("trial", str(run.config.get("metric", "score")), "status", "epochs")
     best = [Table(header, ranked, "the best trials so far")] if ranked else []
-    figures = [*([line] if line is not None else []), *gpu_figures.reading_figures(run)]
+    figures = [*given(line), *gpu_figures.reading_figures(run)]
     sections = [
         Section("outcome", "So far", notes, best),
-        Section("curves", "Curves", figures=[*curve_figures(run), *([reached] if reached is not None else [])]),
+        Section("curves", "Curves", figures=[*curve_figures(run), *given(reached)]),
         Section("gpus-section", "GPUs", figures=figures),
         configuration(run.config),
     ]
