@@ -23,7 +23,7 @@ from raygpu.cli import advice_view, profile_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
-from raygpu.cli.report.pack_page import device_figures
+from raygpu.cli.report.pack_figures import device_figures
 from raygpu.cli.report.pictures import draw
 from raygpu.cli.run_description import measurement_description
 from raygpu.config import PackConfig

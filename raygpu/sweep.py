@@ -9,10 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from raygpu.cli.architecture_view import architecture_lines
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.flags import Arguments
-from raygpu.cli.plan_view import search_lines, sweep_lines
+from raygpu.cli.plan_view import architecture_lines, search_lines, sweep_lines
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.config.source import require_there

@@ -56,6 +56,11 @@ def throughput(rate: float) -> str:
     return f"{rate:,.0f} samples/s"
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things as text: `1 trial`, `3 trials`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def left(seconds: float | None) -> str:
     """Return the time left as text. seconds: None if unknown."""
     if seconds is None:

@@ -1,15 +1,17 @@
-"""The plan of a sweep in lines for a person: the trials, their packing or fusion, and the reasons."""
+"""The plan of a sweep in lines for a person: the trials, their architectures, their packing or fusion, and the
+reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raygpu.cli.formatting import duration
+from raygpu.cli.formatting import counted, duration
 from raygpu.cli.set_view import rules_lines, size_text
 from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Hardware
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.search.architectures import Architectures
 from raygpu.search.generations import Generations
 from raygpu.search.halving import rungs
 from raygpu.search.hyperband import bracket_shares
@@ -24,6 +26,8 @@ NEEDS = {
 }
 MOST_LINES = 6
 """Largest number of groups, and of reasons, that are listed one by one."""
+FEW_SIGNATURES = 6
+"""Number of signatures that need no line: the plan lists their arrays one by one."""
 
 
 def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
@@ -131,7 +135,7 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
 def _generations(config: SweepConfig, generations: Generations) -> str:
     """Return how many trials a search that learns asks for, as text."""
     first = first_round(config)
-    each = f"sets of {first} training{'s' * (first > 1)}" if config.per_set > 1 else "trials"
+    each = f"sets of {counted(first, 'training')}" if config.per_set > 1 else "trials"
     return f"{config.search.algorithm} asks for {generations} {each}"
 
 
@@ -146,7 +150,7 @@ def fused_lines(
     if len(arrays.parts) == 1:
         part = arrays.parts[0]
         lines = [
-            f"plan: fused mode: {alike}; {_arrays(arrays.slots)} at a time on {', '.join(names)},"
+            f"plan: fused mode: {alike}; {counted(arrays.slots, 'array')} at a time on {', '.join(names)},"
             f" {part.share}{_held(part)}, {_per_trial(part)} per array"
         ]
     else:
@@ -167,11 +171,11 @@ def fused_lines(
     counts = {signature: len(group.trials) for signature, group in fused.items()}
     numbers = cut(counts, arrays.slots, made.members or MAX_MEMBERS)
     for signature, group in list(fused.items())[:MOST_LINES]:
-        lines.append(f"plan: {_arrays(numbers[signature])} of {len(group.trials)} trials{_values(signature)}")
+        lines.append(f"plan: {counted(numbers[signature], 'array')} of {len(group.trials)} trials{_values(signature)}")
     if len(fused) > MOST_LINES:
         rest = list(fused.values())[MOST_LINES:]
         trials, count = sum(len(group.trials) for group in rest), sum(numbers[group.signature] for group in rest)
-        lines.append(f"plan: {_arrays(count)} of {trials} trials, with {len(rest)} other sets of values")
+        lines.append(f"plan: {counted(count, 'array')} of {trials} trials, with {len(rest)} other sets of values")
     return lines + _alone_lines(groups, made.alone)
 
 
@@ -200,7 +204,7 @@ def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
     lines = []
     for reason, found in list(by_reason.items())[:MOST_LINES]:
         count = sum(len(group.trials) for group in found)
-        what = "1 trial is" if count == 1 else f"{count} trials are"
+        what = f"{counted(count, 'trial')} {'is' if count == 1 else 'are'}"
         if reason == ITS_OWN and (names := differing(groups)):
             reason = f"{ITS_OWN}: no other has its values of {', '.join(names)}, which shape its program"
         lines.append(f"plan: {what} trained alone, {_shares(alone)}: {reason}")
@@ -214,10 +218,6 @@ def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
 def _values(signature: Signature) -> str:
     """Return the values by which this group of trials differs from others, as text."""
     return f" with {signature}" if str(signature) else ""
-
-
-def _arrays(count: int) -> str:
-    return "1 array" if count == 1 else f"{count} arrays"
 
 
 def _held(part: DevicePlan) -> str:
@@ -237,8 +237,7 @@ def _shares(made: Plan) -> str:
 
 def _per_trial(made: DevicePlan) -> str:
     cpus = "1 CPU" if made.cpus_per_trial == 1 else f"{made.cpus_per_trial:g} CPUs"
-    threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
-    return f"{cpus} and {threads}"
+    return f"{cpus} and {counted(made.threads_per_trial, 'thread')}"
 
 
 def _stopping(config: SweepConfig) -> str:
@@ -250,14 +249,10 @@ def _stopping(config: SweepConfig) -> str:
         case "median":
             rules = [f"below the median (grace {stopping.grace_epochs})"]
     if stopping.patience is not None:
-        rules.append(f"after {_epochs(stopping.patience)} without improvement")
+        rules.append(f"after {counted(stopping.patience, 'epoch')} without improvement")
     if config.population.interval is not None:
         return f"a population compared every {config.population.interval} epochs"
     return f"stopping {' and '.join(rules)}" if rules else "no early stopping"
-
-
-def _epochs(count: int) -> str:
-    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def _brackets(config: SweepConfig) -> str:
@@ -269,3 +264,25 @@ def _brackets(config: SweepConfig) -> str:
     begins = [*(f"after epoch {rung}" for rung in first), "never"]
     parts = [f"{100 * share:.0f} % {begin}" for share, begin in zip(shares, begins, strict=False)]
     return f"hyperband: trials are first compared: {', '.join(parts)}"
+
+
+def architecture_lines(found: Architectures | None, *, drawn: bool) -> list[str]:
+    """Return a line on the signatures of a search; empty for a few.
+
+    drawn: whether these are all trials of the sweep; otherwise they are a sample as large as a generation.
+    """
+    if found is None or (max(found.num_signatures, found.possible or 0) <= FEW_SIGNATURES and not found.endless):
+        return []
+    trials = f"{found.num_trials} trials" if drawn else f"a generation of {found.num_trials} trials"
+    have = "have" if drawn else "has about"
+    by = ", ".join(found.names)
+    possible = f"; [space] makes {found.possible:,}" if found.possible is not None else ""
+    width = f"{found.mean_width:.1f}".removesuffix(".0")
+    endless = ""
+    if found.endless:
+        verb = "has" if len(found.endless) == 1 else "have"
+        endless = f"; {', '.join(found.endless)} {verb} no end of values, which a short choice would mend"
+    return [
+        f"plan: {trials} {have} {found.num_signatures} signatures, by {by}{possible}: only equal ones share an array,"
+        f" so {width} trials on average where one signature would allow {found.num_trials}{endless}"
+    ]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raygpu.cli.formatting import duration, hyperparameters, score_text, throughput
+from raygpu.cli.formatting import counted, duration, hyperparameters, score_text, throughput
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.command_names import typed
 from raygpu.records.run_directory import RunDirectory
@@ -62,7 +62,7 @@ def _outcome(summary: Mapping[str, Any]) -> list[str]:
         if summary[key]
     ]
     rates = [gpu["samples_per_s"] for gpu in summary["gpus"] if gpu["samples_per_s"] is not None]
-    speed = f", {throughput(sum(rates))} on {len(rates)} GPU{'s' * (len(rates) > 1)}" if rates else ""
+    speed = f", {throughput(sum(rates))} on {counted(len(rates), 'GPU')}" if rates else ""
     return [first, f"**Trials**: {', '.join(counts)}, in {duration(summary['wall_s'])}{speed}."]
 
 

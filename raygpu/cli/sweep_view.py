@@ -1,4 +1,4 @@
-"""The view of a sweep: its live table or plain lines, and the five best trials at the end."""
+"""The view of a sweep: its live table or plain lines, and at its end the best trials and the Pareto front."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rich.text import Text
 
 from raygpu.cli.bars import bar, curve, labelled
 from raygpu.cli.console import LiveConsole
-from raygpu.cli.formatting import aligned, cut, duration, hyperparameters, left, score_text, throughput, value
-from raygpu.cli.front_view import front_lines
+from raygpu.cli.formatting import aligned, counted, cut, duration, hyperparameters, left, score_text, throughput, value
 from raygpu.cli.set_view import progress, table
 from raygpu.records.device import Device
 from raygpu.records.set_records import SetRecord
@@ -24,6 +23,8 @@ SHARE = 8
 """Characters of a GPU's bar."""
 OTHER_ROWS = 9
 """Largest number of the table's rows beside those of GPUs, and of the lines around the table."""
+MOST_OF_FRONT = 12
+"""Largest number of trials of a Pareto front that are listed."""
 Readings = Mapping[int, Mapping[str, float]]
 """NVML's readings by name, by the GPU's index."""
 
@@ -171,6 +172,33 @@ class SweepConsole(LiveConsole):
         """Print the Pareto front; nothing with a single metric. summary: content of `summary.json`."""
         width = self.console.width if self.console.is_terminal else None
         self.results(front_lines(summary.get("metrics", []), summary.get("front", []), width))
+
+
+def front_lines(
+    metrics: Sequence[Mapping[str, str]], front: Sequence[Mapping[str, Any]], width: int | None
+) -> list[str]:
+    """Return the lines after the table of the best trials; empty with a single metric.
+
+    metrics: name and direction of each, as the summary has them. front: its trials, as the summary has them. width: of
+    the terminal; None for no end.
+    """
+    if not metrics:
+        return []
+    goals = ", ".join(f"{goal['direction']} {goal['metric']}" for goal in metrics)
+    if not front:
+        return [f"no trial has a finite value of each metric ({goals}), so there is no Pareto front"]
+    names = list(dict.fromkeys(name for row in front for name in row["hyperparameters"]))
+    rows = [["trial", *(goal["metric"] for goal in metrics), *names]]
+    for row in front[:MOST_OF_FRONT]:
+        values = [f"{number:.6g}" for number in row["values"]]
+        rows.append([row["trial_id"], *values, *(value(row["hyperparameters"].get(name)) for name in names)])
+    lines = [
+        f"Pareto front of {goals}: {counted(len(front), 'trial')}",
+        *(line[:width] for line in aligned(rows, named=True)),
+    ]
+    if len(front) > MOST_OF_FRONT:
+        lines.append(f"and {len(front) - MOST_OF_FRONT} more, in summary.json")
+    return lines
 
 
 def gpu_facts(s: Snapshot, device: Device, readings: Readings, alone: Mapping[int, float]) -> list[str]:

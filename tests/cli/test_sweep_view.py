@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from raygpu.cli.formatting import duration
-from raygpu.cli.sweep_view import SweepConsole, gpu_facts, plain
+from raygpu.cli.sweep_view import MOST_OF_FRONT, SweepConsole, front_lines, gpu_facts, plain
 from raygpu.records.device import Device
 from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.search.scoring import TrialScores
@@ -186,3 +186,30 @@ def test_sets_stand_with_mean_error_and_number_of_repeats() -> None:
         "        0.8100 \N{PLUS-MINUS SIGN} 0.0100  ▁█  t0001  2/3  lr=0.2",
     ]
     assert "| best 0.9100 \N{PLUS-MINUS SIGN} 0.0058 (t0000, 3/3 repeats) |" in plain(state)
+
+
+METRICS = [{"metric": "accuracy", "direction": "max"}, {"metric": "latency_ms", "direction": "min"}]
+
+
+def front_row(number: int) -> dict[str, Any]:
+    values = [0.9 - number / 100, 5.0 - number / 10]
+    return {"trial_id": f"t{number:04d}", "values": values, "hyperparameters": {"lr": 0.1, "layers": 2}}
+
+
+def test_a_front_in_columns() -> None:
+    assert front_lines(METRICS, [front_row(0), front_row(1)], None) == [
+        "Pareto front of max accuracy, min latency_ms: 2 trials",
+        "trial  accuracy  latency_ms   lr  layers",
+        "t0000       0.9           5  0.1       2",
+        "t0001      0.89         4.9  0.1       2",
+    ]
+
+
+def test_one_metric_none_and_many_trials() -> None:
+    assert front_lines([], [], None) == []
+    assert front_lines(METRICS, [], None) == [
+        "no trial has a finite value of each metric (max accuracy, min latency_ms), so there is no Pareto front"
+    ]
+    lines = front_lines(METRICS, [front_row(number) for number in range(MOST_OF_FRONT + 3)], 30)
+    assert lines[-1] == "and 3 more, in summary.json"
+    assert all(len(line) <= 30 for line in lines[1:-1])

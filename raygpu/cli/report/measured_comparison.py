@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raygpu.cli.report import balance_page, pack_page, place_page
+from raygpu.cli.report import balance_page, pack_figures, place_page
 from raygpu.cli.report.content import Section, Table, given
 from raygpu.records.run_data import RunData
 
@@ -33,7 +33,7 @@ def pack_sections(runs: Sequence[RunData]) -> list[Section]:
     header = ("run", "code", "device", "way", "at once", "gain", "lower end", "upper end", "throughput/s", "s an epoch")
     subjects = {(profile.subject.source, str(profile.subject.hyperparameters)) for _, profile in measured}
     notes = [] if len(subjects) == 1 else ["The runs measured different trainings: compare gains, not throughputs."]
-    curve, memory = pack_page.throughput_figure(measured), pack_page.memory_figure(measured)
+    curve, memory = pack_figures.throughput_figure(measured), pack_figures.memory_figure(measured)
     return [
         Section("outcome", "Outcomes", notes, [Table(header, rows, "the best point of each")]),
         Section("throughput", "Throughput", figures=given(curve)),

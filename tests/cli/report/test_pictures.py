@@ -12,7 +12,8 @@ from matplotlib.figure import Figure as Picture
 
 from raygpu.cli.report import pictures
 from raygpu.cli.report.balance_page import balance_page
-from raygpu.cli.report.pack_page import device_figures, pack_page, throughput_figure
+from raygpu.cli.report.pack_figures import device_figures, throughput_figure
+from raygpu.cli.report.pack_page import pack_page
 from raygpu.cli.report.pictures import draw, write_pictures
 from raygpu.cli.report.place_page import place_page
 from raygpu.planning.profiles import Profile

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from raygpu.cli.architecture_view import architecture_lines
+from raygpu.cli.plan_view import architecture_lines
 from raygpu.search.architectures import Architectures
 
 
