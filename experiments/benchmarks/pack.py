@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -51,7 +52,8 @@ def main() -> None:
             flags |= {name: value for name in SAME if (value := getattr(arguments, name)) is not None}
             result = pack.run(load(path, flags, PackConfig), stem=path.stem)
             written = record.write("pack", found(result.profile, result.verdict), vars(arguments), path.stem)
-            shutil.copy(result.folder / "curve.png", written.with_suffix(".png"))
+            with suppress(FileNotFoundError):  # nothing could be measured
+                shutil.copy(result.folder / "curve.png", written.with_suffix(".png"))
 
 
 def found(profile: Profile, verdict: list[str]) -> dict[str, Any]:

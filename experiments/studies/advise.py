@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 
 from experiments.benchmarks import record
@@ -29,7 +30,8 @@ def _main(arguments: Arguments) -> Outcome:
     }
     file = arguments.file or str(pack.DEFAULT)
     path = record.write("advise", results, {"configuration": file}, stem, "studies")
-    shutil.copy(advised.folder / "advice.png", path.with_suffix(".png"))
+    with suppress(FileNotFoundError):  # nothing could be measured
+        shutil.copy(advised.folder / "advice.png", path.with_suffix(".png"))
     return Outcome(0)
 
 
