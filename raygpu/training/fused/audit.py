@@ -44,8 +44,8 @@ LOSS_TOLERANCE, CHANGE_TOLERANCE = 1e-2, 0.1
 """Largest relative difference between a compiled or replayed step and an eager one: of the loss, and of what the step
 changes. Above what rounding gives in single and mixed precision; a wrong step is off by its own size."""
 SHARP_TOLERANCES = 1e-3, 1e-2
-"""The same in single precision on a CPU, where rounding gives 1e-6 and 1e-5 at most (MLP, CNN and ResNet). More has a
-step that updates a parameter too early, or one that an earlier sweep has kept of code that was a little different."""
+"""The same in float32 on a CPU, where rounding alone gives at most 1e-6 and 1e-5 (MLP, CNN and ResNet); larger
+differences mean a reordered update, or a cached step of slightly different code."""
 SHAKES = 8
 """Number of rounding errors by which parameters are changed, to see whether a member's steps are stable."""
 ROUNDINGS = 100

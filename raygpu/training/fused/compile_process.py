@@ -123,7 +123,7 @@ def _compile(request: Request, code: Any, package: Path) -> None:
     array = TorchArray(code, request.splits, [request.trial], request.settings, device=torch.device("cpu"))
     arguments = step_arguments(array, request.optimizers, request.settings, request.width)
     with array.program.training():
-        compile_step(array.program, arguments, package)
+        compile_step(array.program.eager_step, arguments, package)
 
 
 def step_arguments(

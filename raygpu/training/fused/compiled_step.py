@@ -1,6 +1,6 @@
 """The compiled step of an array. On a CPU it is compiled ahead of time into a file, which loads in milliseconds.
 
-    compile_step(program, arguments, package)      # 10 to 30 s
+    compile_step(eager_step, arguments, package)   # 10 to 30 s
     step = LoadedStep(package)                     # milliseconds, without torch's compiler
     losses = step(*arguments)
 
@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,20 +28,13 @@ from raygpu.training.torch.torch_private_api import load_package
 
 Arguments = tuple[Any, ...]
 """Parameters, fixed ones, buffers and the optimizer's state of a tile, inputs, targets, numbers, and random numbers."""
+EagerStep = Callable[..., torch.Tensor]
+"""Function of a tile, inputs, targets, numbers and random numbers: `Program.eager_step`."""
 IN_ORDER: dict[str, Any] = {"reorder_for_peak_memory": False} if torch.__version__ < "2.13" else {}
 """Options of the compiler: where torch 2.11 reorders kernels to save memory, some update a parameter in place before
 the backward pass has read it."""
 FAST_TO_COMPILE = {"aot_inductor.compile_wrapper_opt_level": "O0"}
 """Options of the compiler: the code that calls the kernels takes most of its time, and nearly none of a step's."""
-
-
-class SteppedProgram(Protocol):
-    """The part of a program that is compiled: see `Program`."""
-
-    def eager_step(
-        self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: list[torch.Tensor] | None
-    ) -> torch.Tensor:
-        """Take a step of all members; return the losses, packed."""
 
 
 class LoadedStep:
@@ -58,47 +51,47 @@ class LoadedStep:
 class StepCompiledAtFirst:
     """A step that is compiled at its first call, for this process alone."""
 
-    def __init__(self, program: SteppedProgram) -> None:
+    def __init__(self, eager_step: EagerStep) -> None:
         self._step: Callable[..., torch.Tensor] | None = None
-        self._program: SteppedProgram | None = program
-        """None once the step is compiled: the program has this step, too."""
+        self._eager_step: EagerStep | None = eager_step
+        """None once the step is compiled: its program has this step, too."""
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
         """Compile the step if this is the first call, then take it."""
         if self._step is None:
-            assert self._program is not None
+            assert self._eager_step is not None
             on_cpu = arguments[6].device.type == "cpu"
-            self._step = (_compiled_into_a_file if on_cpu else compiled_in_memory)(self._program, arguments)
-            self._program = None
+            self._step = (_compiled_into_a_file if on_cpu else compiled_in_memory)(self._eager_step, arguments)
+            self._eager_step = None
         return self._step(*arguments)
 
 
-def _compiled_into_a_file(program: SteppedProgram, arguments: Arguments) -> LoadedStep:
+def _compiled_into_a_file(eager_step: EagerStep, arguments: Arguments) -> LoadedStep:
     """Compile a step for a CPU into a file that is deleted once it is loaded."""
     with tempfile.TemporaryDirectory(prefix="raygpu-step-") as folder:
         package = Path(folder, "step.pt2")
-        compile_step(program, arguments, package)
+        compile_step(eager_step, arguments, package)
         return LoadedStep(package)
 
 
-def compiled_in_memory(program: SteppedProgram, arguments: Arguments) -> Callable[..., torch.Tensor]:
+def compiled_in_memory(eager_step: EagerStep, arguments: Arguments) -> Callable[..., torch.Tensor]:
     """Return a step that torch.compile compiles at its first call.
 
     It is given the traced operators: of the step's own code it could not follow the modes of torch functions, and with
     torch 2.11 some layers end the process (group norms in mixed precision) or raise (layers that share parameters).
     """
     options = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe, **IN_ORDER}
-    run = torch.compile(traced_step(program, arguments), fullgraph=True, dynamic=False, options=options)
+    run = torch.compile(traced_step(eager_step, arguments), fullgraph=True, dynamic=False, options=options)
     return lambda *own: run(*_flat(own))[0]
 
 
-def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -> None:
+def compile_step(eager_step: EagerStep, arguments: Arguments, package: Path) -> None:
     """Compile the step of these arguments' shapes into a file, without taking it. Raises any exception of the compiler.
 
     Call it where the step would be called: inside `Program.training`, with the number of threads that the step will
     have.
     """
-    graph, tensors = traced_step(program, arguments), _flat(arguments)
+    graph, tensors = traced_step(eager_step, arguments), _flat(arguments)
 
     class Step(nn.Module):
         """The traced step in the form that is exported."""
@@ -115,7 +108,7 @@ def compile_step(program: SteppedProgram, arguments: Arguments, package: Path) -
         )
 
 
-def traced_step(program: SteppedProgram, arguments: Arguments) -> Callable[..., Any]:
+def traced_step(eager_step: EagerStep, arguments: Arguments) -> Callable[..., Any]:
     """Trace the eager step of arguments of these shapes into a graph of operators, without taking it.
 
     The graph takes the tensors of `arguments` one by one, and returns a tuple of the losses.
@@ -131,7 +124,7 @@ def traced_step(program: SteppedProgram, arguments: Arguments) -> Callable[..., 
         inputs, targets = (unnamed(part) for part in found[3 + num_states :])
         numbers, *drawn = values
         tile = Tile([], [], parameters, fixed, buffers, optimizer_state)
-        return (program.eager_step(tile, inputs, targets, numbers, drawn),)
+        return (eager_step(tile, inputs, targets, numbers, drawn),)
 
     return traced(step, _flat(arguments))
 

@@ -113,7 +113,7 @@ class Program:
     def compile(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step through a compiled program, which is made at the first such step, for batches of
         its shapes."""
-        self.use(width, batch_size, StepCompiledAtFirst(self))
+        self.use(width, batch_size, StepCompiledAtFirst(self.eager_step))
 
     def forget(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step eagerly again."""

@@ -164,7 +164,7 @@ def test_the_step_that_is_compiled_for_a_gpu_does_the_same(compiles: bool, monke
                 batch = array.data.train_batch(1, order[:, 16 * step : 16 * step + 16])
                 arguments = *stacks, *batch, numbers[step]
                 if is_compiled:
-                    compiled = compiled or compiled_in_memory(array.program, arguments)
+                    compiled = compiled or compiled_in_memory(array.program.eager_step, arguments)
                     compiled(*arguments)
                 else:
                     array.program.eager_step(tile, *batch, numbers[step])
