@@ -34,7 +34,7 @@ class ArrayOfOne:
 
     def has_saved(self, epoch: int) -> bool:
         """Return whether the training saves this epoch: a function's or a script's own checkpoint may be older."""
-        return bool(getattr(self.solo, "has_saved", lambda epoch: True)(epoch))
+        return self.solo.has_saved(epoch)
 
     def save_member(self, trial_id: str, folder: Path) -> None:
         """Save the trial's own checkpoint."""
@@ -66,7 +66,7 @@ class ArrayOfOne:
     @property
     def notes(self) -> Sequence[str]:
         """Lines for the user on a training that went on from a checkpoint."""
-        return getattr(self.solo, "notes", ())
+        return self.solo.notes
 
     def close(self) -> None:
         """Free the training's memory."""

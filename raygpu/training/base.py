@@ -90,9 +90,16 @@ class Training(Protocol):
 
     epoch: int
     """Last epoch that has ended, or that was loaded; 0 at the beginning."""
+    notes: Sequence[str] = ()
+    """Lines for the user on a training that went on from a checkpoint."""
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate one epoch, or wait for the next report; return None once the training has ended."""
+
+    def has_saved(self, epoch: int) -> bool:
+        """Return whether `save` writes this epoch, the last one that has ended: a function's or a script's own
+        checkpoint may be older."""
+        return True
 
     def save(self, folder: Path) -> None:
         """Write everything needed to go on after the last epoch that has ended."""

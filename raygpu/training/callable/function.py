@@ -12,15 +12,15 @@ from typing import Any
 from raygpu import reporting
 from raygpu.reporting import Kept
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Settings
+from raygpu.training.base import Settings, Training
 
 
 class _Ended(BaseException):
     """Raised inside the user's function, from `raygpu.report`, to end it; no `except Exception` catches it."""
 
 
-class FunctionTraining:
-    """A `Training` of a user's function, which runs only while the next epoch is asked for.
+class FunctionTraining(Training):
+    """Training of a user's function, which runs only while the next epoch is asked for.
 
     The function gets one dict: the hyper-parameters, and `epochs` and `seed`, in a cross-validation `fold` and `folds`
     too, unless the space has its own. Metrics that it returns are its one report, if it has made none.

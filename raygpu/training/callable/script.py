@@ -22,7 +22,7 @@ from raygpu.records import scratch
 from raygpu.reporting import CHECKPOINT_FILE, CHECKPOINT_VARIABLE, EPOCH_VARIABLE, REPORT_VARIABLE, Kept
 from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Settings, thread_environment
+from raygpu.training.base import Settings, Training, thread_environment
 from raygpu.training.callable import supervisor
 from raygpu.training.callable.printed_metrics import LONGEST_QUOTE, PrintedMetrics, json_metrics
 from raygpu.training.callable.working_folder import WorkingFolder
@@ -41,8 +41,8 @@ ABOVE = re.compile(r"((?:--?[\w-]+=)?)(\.\.(?:/.*)?)", re.DOTALL)
 MISSING = "No such file or directory"
 
 
-class ScriptTraining:
-    """A `Training` of a script, in a process and a session of its own; all of it ends with this process.
+class ScriptTraining(Training):
+    """Training of a script, in a process and a session of its own; all of it ends with this process.
 
     folder: the folder that the command is written for, where its relative paths start.
     """

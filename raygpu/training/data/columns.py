@@ -94,7 +94,7 @@ class Column:
         if isinstance(rows, tuple):
             raise TypeError(f"read [{', '.join(map(str, rows))}]; samples of a data set are chosen by one index")
         chosen = self.absolute(rows if isinstance(rows, slice) else np.atleast_1d(rows))
-        found = self.samples.batch_again(chosen, 1)[self.part][self.name].astype(self.dtype)
+        found = self.samples.batch_again(chosen)[self.part][self.name].astype(self.dtype)
         return found[0] if np.ndim(rows) == 0 and not isinstance(rows, slice) else found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -153,6 +153,6 @@ def order_of_reading(column: Column, epoch: int, per_epoch: int) -> np.ndarray:
 
 
 def columns_of(arrays: Arrays) -> list[Column]:
-    """Return those of the arrays that are read when they are taken."""
+    """Return the columns among the arrays: those that are read lazily."""
     found: list[Any] = list(named(arrays).values())
     return [array for array in found if isinstance(array, Column)]

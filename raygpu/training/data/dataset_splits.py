@@ -104,7 +104,7 @@ def dataset_splits(
 
 
 def _shares(given: Mapping[str, Any]) -> dict[str, float]:
-    """Return those of the parts that are a share of the training data. Raises ValueError for a bad one, and without
+    """Return the parts that are given as a share of the training data. Raises ValueError for a bad one, and without
     validation data."""
     shares = {part: float(value) for part, value in given.items() if isinstance(value, float | int | np.number)}
     for part, share in shares.items():
@@ -194,7 +194,7 @@ def _all_targets(samples: Samples, seen: Batch) -> np.ndarray | None:
     if listed is None or len(listed) != samples.count or listed.ndim != 1:
         return None
     rows = np.unique(np.linspace(0, samples.count - 1, VERIFIED).astype(int))
-    read = samples.batch_again(rows, 1)[1][""]
+    read = samples.batch_again(rows)[1][""]
     return listed.astype(read.dtype) if np.array_equal(read, listed[rows]) else None
 
 

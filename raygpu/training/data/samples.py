@@ -27,10 +27,10 @@ from raygpu.training.data.generators import random_state_kept, seed_generators, 
 from raygpu.training.data.sample_cache import Form, SampleCache
 
 LOOKS = 3
-"""Reads that have to draw random numbers before a sample counts as random: another thread may draw meanwhile, as that
-which starts Ray does for a port."""
+"""Number of reads that must all change the random state before a sample counts as random: another thread may draw
+during one of them, as the one that starts Ray does for a port."""
 FEW = 1024
-"""Number of samples that are held, at most, for another look at them."""
+"""Largest number of samples whose batch is kept for a repeated read."""
 Forms = tuple[dict[str, Form], dict[str, Form]]
 """Forms of the inputs' and of the targets' fields, by name."""
 
@@ -94,7 +94,7 @@ class Samples:
         self.notes: tuple[str, ...] = ()
         """Lines for a person on how the samples are read."""
         self._cache: SampleCache | None = None
-        self._latest: tuple[Any, Batch] | None = None
+        self._latest: tuple[bytes, Batch] | None = None
 
     @property
     def dataset(self) -> Any:
@@ -155,13 +155,14 @@ class Samples:
         self.forms = inputs, targets
         return batch
 
-    def batch_again(self, rows: np.ndarray, epoch: int) -> Batch:
-        """Return the result of `batch`; that of the latest call, if it was for the same samples, few of them."""
+    def batch_again(self, rows: np.ndarray) -> Batch:
+        """Return the result of `batch` in epoch 1; that of the latest call, if it was for the same samples, few of
+        them."""
         if len(rows) > FEW:
-            return self.batch(rows, epoch)
-        key = epoch, rows.tobytes()
+            return self.batch(rows, 1)
+        key = rows.tobytes()
         if self._latest is None or self._latest[0] != key:
-            self._latest = key, self.batch(rows, epoch)
+            self._latest = key, self.batch(rows, 1)
         return self._latest[1]
 
     def item(self, row: int, epoch: int) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from raygpu.training.torch.models import epoch_seed
-from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.seeding import default_generator, seed_all, seed_of
 
 
 def seed_rank(seed: int, epoch: int, rank: int) -> None:
@@ -22,7 +22,7 @@ def seed_rank(seed: int, epoch: int, rank: int) -> None:
 
     seed: of the trial.
     """
-    seed_all(_number(seed, epoch, rank) if rank else epoch_seed(seed, epoch))
+    seed_all(seed_of(seed, epoch, rank) if rank else epoch_seed(seed, epoch))
 
 
 @contextmanager
@@ -33,9 +33,8 @@ def drawn_alike(device: torch.device, *numbers: int) -> Iterator[None]:
     """
     generators = [torch.default_generator]
     if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generators.append(torch.cuda.default_generators[index])
-    before, seed = [each.get_state() for each in generators], _number(*numbers)
+        generators.append(default_generator(device))
+    before, seed = [each.get_state() for each in generators], seed_of(*numbers)
     for each in generators:
         each.manual_seed(seed)
     try:
@@ -43,11 +42,6 @@ def drawn_alike(device: torch.device, *numbers: int) -> Iterator[None]:
     finally:
         for each, state in zip(generators, before, strict=True):
             each.set_state(state)
-
-
-def _number(*numbers: int) -> int:
-    """Return a seed that these numbers make."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 def generators(device: torch.device) -> tuple[Any, ...]:

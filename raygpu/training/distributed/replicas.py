@@ -38,9 +38,9 @@ class Replicas:
         self._parameters, self._sums = list(model.parameters()), dict[str, int]()
         self._is_written = False
         """Whether the experiment's code has written to parameters itself, as `Embedding(max_norm=...)` does: each rank
-        then changes its own copy, of which a line tells before the training."""
+        then changes its own copy, which a check reports before the training."""
         self._reads_bits = True
-        """Whether the next look is by values too, as torch does not count what is written through `Tensor.data`."""
+        """Whether the next comparison is by values too: torch does not count writes through `Tensor.data`."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ class SinceExchange:
 
 
 class Stopwatch:
-    """The seconds of a device's own work in each step, which is a lap; it stands still during a synchronisation.
+    """Measures the seconds of a device's own work in each step, a lap; paused while it waits for other devices.
 
     On a GPU by events in its stream, read once the device has reached them.
     """

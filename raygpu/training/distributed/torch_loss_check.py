@@ -266,7 +266,7 @@ class TorchLossEvaluator:
         return _arrays(experiment.augment(rows(self._inputs, torch.from_numpy(some)), hp))
 
     def _trained(self, some: np.ndarray) -> list[np.ndarray]:
-        """Return the model's outputs for these samples in training, but for BatchNorm, of which another line tells."""
+        """Return the model's outputs for these samples in training, without BatchNorm, which is reported separately."""
         model = self._model().train()
         for module in model.modules():
             module.train(module.training and not isinstance(module, _BatchNorm))
@@ -365,7 +365,8 @@ def _taken(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _train_steadily(model: nn.Module) -> None:
-    """Set training mode, but for layers that then draw random numbers, and BatchNorm, of which another line tells."""
+    """Set training mode, except for layers that draw random numbers then and BatchNorm, which is reported
+    separately."""
     model.train()
     for module in model.modules():
         if isinstance(module, _BatchNorm | _DropoutNd):

@@ -39,7 +39,6 @@ from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm, load_checkpoint
 from raygpu.training.torch.optimizers import BuiltinOptimizer
-from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import hooked_parameter
 from raygpu.training.torch.reduction import EpochLosses, added_turns, clip_gradients, turn_metrics
 from raygpu.training.torch.seeding import seed_all
@@ -378,7 +377,7 @@ class TorchParallel(ParallelTraining):
         return self.solo.state()
 
     def _load_states(self, state: dict[str, Any]) -> None:
-        self.solo.note_unsaved(unaveraged(state))
+        self.solo.note_unsaved(state)
         self.notes += self.solo.notes
         self.solo.load_state(state, self.epoch + 1)
 

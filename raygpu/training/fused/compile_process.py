@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from raygpu.training.hyperparameters import OptimizerSettings
 
 LOWEST = 19
-"""Niceness of a process that gets the time that no other wants."""
+"""Lowest scheduling priority, as a nice value."""
 MOST_CPU_S, MOST_S = 900, 3600
 """Seconds of processor time, and of time, after which a compilation is given up."""
 

@@ -40,6 +40,9 @@ def fuse(
     turns. device: by default the GPU that this process sees, else the CPU. Raises ValueError if two trials have the
     same id, or differ in the batch size, the kind of optimizer or in hyper-parameters that the model reads; NotAsAlone,
     here or in `run_epoch`, with the reason why a member would not equal its training alone.
+
+    For the whole process, and for good, it sets the precision of matrix products and convolutions, has the CPU flush
+    denormal numbers, switches off the fast path of multi-head attention, and seeds the global random generators.
     """
     require_distinct(trials)
     splits = experiment.data() if splits is None else splits

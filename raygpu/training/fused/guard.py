@@ -13,7 +13,7 @@ from raygpu.experiment import Hyperparameters
 from raygpu.search.signature import differing_names
 from raygpu.search.trials import Trial
 from raygpu.training.base import NotAsAlone
-from raygpu.training.fused.member_generators import default_generator
+from raygpu.training.torch.seeding import default_generator
 
 
 def require_distinct(trials: Sequence[Trial]) -> None:

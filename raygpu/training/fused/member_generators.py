@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from raygpu.training.torch.seeding import default_generator
+
 Generators = dict[str, torch.Generator]
 """A member's generators by device type: `cpu`, and `cuda` if the model trains there."""
 RANDOM = torch.Tag.nondeterministic_seeded
@@ -198,10 +200,3 @@ def _drawn(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     finally:
         own.set_state(default.get_state())
         default.set_state(before)
-
-
-def default_generator(device: torch.device) -> torch.Generator:
-    """Return torch's own generator of a device; of the current one if the device has no index."""
-    if device.type == "cuda":
-        return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-    return torch.default_generator

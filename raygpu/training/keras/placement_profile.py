@@ -18,7 +18,7 @@ from raygpu.training.keras.quiet_import import tf
 
 COPIES = "copies between devices"
 NUM_OPERATIONS = 8
-"""Number of operations that are told."""
+"""Number of operations listed in a profile."""
 OPERATION = re.compile(r"^[^:\s]+:([A-Za-z_]\w*)$")
 """Name of an event of a graph's operation: the node, and the kind of operation."""
 SEND, RECEIVE = "_Send", "_Recv"

@@ -21,7 +21,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_s
 from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, epoch_order, evaluation_bounds
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
-from raygpu.training.base import Settings
+from raygpu.training.base import Settings, Training
 from raygpu.training.data.columns import columns_of, order_of_reading
 from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
@@ -47,8 +47,8 @@ CALL_S = 0.02
 """Minimum duration of a timed call, in seconds: long enough to hide the cost of a call from Python."""
 
 
-class KerasSolo:
-    """A `Training` of one trial of a `KerasExperiment`, on the GPU that this process sees, else the CPU.
+class KerasSolo(Training):
+    """Training of one trial of a `KerasExperiment`, on the GPU that this process sees, else the CPU.
 
     `augment`, `loss` and `metrics` are traced once: random numbers of `keras.random` change from batch to batch and are
     seeded for each epoch; those of NumPy or `random` would be drawn once and stay: a first step refuses them.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter, methodcaller
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,63 +21,60 @@ from raygpu.training.folds import Data, Folds, require_fold
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 
 
-class TrainingData(Protocol):
+class TrainingData(ABC):
     """The data of a training, or of an array's trainings: batches on their device, (samples, ...).
 
     With trials of several members, `chosen` is (members, samples), and so are the batches: (members, samples, ...).
     """
 
-    @property
-    def samples_per_epoch(self) -> int:
-        """Number of training samples of an epoch."""
+    samples_per_epoch: int
+    """Number of training samples of an epoch."""
+    num_validation: int
+    """Number of validation samples."""
+    shared_validation: bool = True
+    """Whether all trials have the same validation data."""
+    in_order: bool = False
+    """Whether the training samples are a stream's: a later one costs all before it."""
+    made_together: bool = False
+    """Whether the samples of a batch are made together, by a `collate_fn`."""
+    timed_batches: int | None = None
+    """Number of batches of an epoch whose steps are timed, again and again; None for all."""
 
-    @property
-    def num_validation(self) -> int:
-        """Number of validation samples."""
-
-    @property
-    def shared_validation(self) -> bool:
-        """Whether all trials have the same validation data."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the training samples are a stream's: a later one costs all before it."""
-
-    @property
-    def made_together(self) -> bool:
-        """Whether the samples of a batch are made together, by a `collate_fn`."""
-
-    @property
-    def timed_batches(self) -> int | None:
-        """Number of batches of an epoch whose steps are timed, again and again; None for all."""
-
+    @abstractmethod
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
         """Return the training samples of a trial's epoch in their order, int64."""
 
+    @abstractmethod
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each of these batches of training samples: copies, which may be changed."""
 
+    @abstractmethod
     def train_batch(self, epoch: int, chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
         """Return inputs and targets of these training samples: copies."""
 
+    @abstractmethod
     def validation_batches(self, parts: Sequence[slice]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each part of the validation data: copies."""
 
     def own_validation_batch(self, trials: Sequence[Trial], part: slice) -> tuple[Tensors, Tensors]:
         """Return a part of each trial's own validation data; where it is not shared."""
+        raise AssertionError("all trials have the same validation data")
 
     def on_device(self) -> list[torch.Tensor]:
-        """Return the tensors that stay on the device."""
+        """Return the tensors that stay on the device; none of samples that are read."""
+        return []
 
     def take_waited(self) -> float | None:
         """Return the seconds of waiting for samples since the last call; None for data in memory."""
+        return None
 
     def close(self) -> None:
-        """End processes, and close files."""
+        """End processes, and close files, if there are any."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceData:
+class DeviceData(TrainingData):
     """Arrays as tensors: on the device if they fit there, otherwise in host memory.
 
     With folds, the training tensors hold all samples, of which `order` has those of a trial.
@@ -96,13 +94,6 @@ class DeviceData:
     folds: Folds | None = None
     """The folds; None without cross-validation."""
     shared_validation: bool = True
-    """Whether all trials have the same validation data."""
-    timed_batches: int | None = None
-    """Number of batches of an epoch whose steps are timed: all."""
-    in_order: bool = False
-    """Whether the training samples are a stream's: they are not."""
-    made_together: bool = False
-    """Whether the samples of a batch are made together: they are not."""
 
     @classmethod
     def of(
@@ -166,13 +157,6 @@ class DeviceData:
         """Return the tensors that stay on the device."""
         parts = (self.train_inputs, self.train_targets, self.validation_inputs, self.validation_targets)
         return [tensor for part in parts for tensor in (part.values() if isinstance(part, dict) else [part])]
-
-    def take_waited(self) -> float | None:
-        """Return None: the data is in memory."""
-        return None
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to end."""
 
 
 def _parts(data: Data) -> list[Arrays]:

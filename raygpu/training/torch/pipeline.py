@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -34,12 +33,12 @@ from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.pipeline_cut import INNER, cut_model, notes, require_submodules
 from raygpu.training.torch.reduction import Accumulator, as_parts, divisor
-from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.seeding import seed_all, seed_of
 from raygpu.training.torch.solo import prepare_torch
 from raygpu.training.torch.step_memory import StepMemory
 
 WARMUP_STEPS = 10
-"""Most steps before the timed epoch."""
+"""Maximum number of warm-up steps before the timed epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ class TorchPipeline:
         """Return the seed of this stage's random numbers: stage 0, which augments, has that of one device."""
         if self.is_first:
             return epoch_seed(self.seed, epoch)
-        return int(np.random.SeedSequence([self.seed, epoch, self.rank]).generate_state(1, np.uint64)[0])
+        return seed_of(self.seed, epoch, self.rank)
 
     def _run(self, chosen: torch.Tensor) -> None:
         """Run all micro-batches of a batch forward and backward."""

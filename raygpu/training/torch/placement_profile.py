@@ -19,7 +19,7 @@ COPY = "raygpu::copy"
 """Name of a copy between devices in a profile, before its number of bytes."""
 COPIES = "copies between devices"
 NUM_OPERATIONS = 8
-"""Number of operations that are told."""
+"""Number of operations listed in a profile."""
 
 
 def copy_name(num_bytes: int) -> str:

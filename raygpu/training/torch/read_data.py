@@ -37,12 +37,11 @@ def training_data(
     return DeviceData.of(data, device, dtype, trials)
 
 
-class ReadData:
+class ReadData(TrainingData):
     """Samples of data sets, read in batches while a training goes on; one that reads later also reads in order."""
 
-    shared_validation = True
     timed_batches = 8
-    """Number of batches of an epoch whose steps are timed: few, which are read before."""
+    """Few of them, which are read before."""
 
     def __init__(self, splits: Splits, device: torch.device, dtype: torch.dtype | None, threads: int) -> None:
         self.device, self._dtype = device, dtype
@@ -54,9 +53,7 @@ class ReadData:
         }
         self._columns = {name: columns_of(inputs)[0] for name, (inputs, _) in self._parts.items()}
         self.in_order = self._columns["train"].in_order
-        """Whether the training samples are a stream's: a later one costs all before it."""
         self.made_together = self._columns["train"].samples.reading.collate_fn is not None
-        """Whether the samples of a batch are made together, by a `collate_fn`."""
         self._loader = Loader({name: column.samples for name, column in self._columns.items()}, device, threads)
 
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
@@ -101,14 +98,6 @@ class ReadData:
         arrays = [array for part in self._parts["validation"] for array in named(part).values()]
         num_bytes = count * sum(array.nbytes for array in arrays) / self.num_validation
         return max(1, min(count, math.ceil(num_bytes / PIECE_BYTES)))
-
-    def own_validation_batch(self, trials: Sequence[Trial], part: slice) -> tuple[Tensors, Tensors]:
-        """Fail: all trials have the same validation data."""
-        raise AssertionError("samples that are read have no folds")
-
-    def on_device(self) -> list[torch.Tensor]:
-        """Return none: nothing stays on the device."""
-        return []
 
     def take_waited(self) -> float | None:
         """Return the seconds of waiting for samples since the last call."""

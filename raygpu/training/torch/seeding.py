@@ -21,6 +21,18 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
+def default_generator(device: torch.device) -> torch.Generator:
+    """Return torch's own generator of a device; of the current one if the device has no index."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    return torch.default_generator
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a seed that these numbers make."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
 def numpy_has_drawn(seed: int) -> bool:
     """Return whether NumPy's global generator was used since `seed_all(seed)`."""
     fresh = np.random.RandomState(seed % 2**32).get_state(legacy=False)

@@ -17,7 +17,7 @@ from torch import nn
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, evaluation_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Settings, scores
+from raygpu.training.base import Settings, Training, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, rows
@@ -48,11 +48,11 @@ from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
 
 FEW = 2
-"""Number of samples of a step that is looked at."""
+"""Samples per step in the check for state that a checkpoint does not hold."""
 
 
-class TorchSolo:
-    """A `Training` of one trial of a `TorchExperiment`.
+class TorchSolo(Training):
+    """Training of one trial of a `TorchExperiment`.
 
     device: where to train; by default the GPU that this process sees, else the CPU.
     dtype: of parameters and floating-point data; None leaves those of the model and the data.
@@ -89,7 +89,6 @@ class TorchSolo:
         """Optimizer steps of the whole training; another number may be set before the optimizer is used."""
         self.epoch = 0
         self.notes: list[str] = []
-        """Lines for the user on a training that went on from a checkpoint."""
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
@@ -97,7 +96,7 @@ class TorchSolo:
     @cached_property
     def optimizer(self) -> AnyOptimizer:
         """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
-        _ = self.average  # of what requires a gradient now, as the optimizer's parameters do
+        _ = self.average  # made first: it covers the parameters that require a gradient now
         return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
     @cached_property
@@ -294,11 +293,11 @@ class TorchSolo:
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote."""
         state = load_checkpoint(folder)
-        self.note_unsaved(unaveraged(state))
+        self.note_unsaved(state)
         self.load_state(state, min(state["epoch"] + 1, self.epochs))
         self.epoch = state["epoch"]
 
-    def note_unsaved(self, saved: Mapping[str, torch.Tensor]) -> None:
+    def note_unsaved(self, state: Mapping[str, Any]) -> None:
         """Note what training changes and a checkpoint does not hold, before the model takes its state over."""
         order = self.data.order(self.trial, 1)
         batches = [order[:FEW], order[-FEW:]]
@@ -318,7 +317,7 @@ class TorchSolo:
                 experiment.loss(copied(outputs), copied(targets))
                 experiment.metrics(outputs, targets)
 
-        if (line := unsaved(self.model, self.experiment, saved, step, evaluate)) is not None:
+        if (line := unsaved(self.model, self.experiment, unaveraged(state), step, evaluate)) is not None:
             self.notes.append(line)
         if self.device.type == "cuda":  # the copies are no measure of a training's memory
             torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Private operators of torch, all of them that raygpu uses; `test_torch_private_api.py` tells when they change.
+"""Private operators of torch for steps, loaders and packages; `test_torch_private_api.py` tells when they change.
 
 torch.optim reaches the same fused operators by `fused=True`, but making any of its optimizers imports torch._dynamo and
 sympy. In a fresh worker that takes as long as importing torch did, and every packed trial is a worker.

@@ -252,7 +252,7 @@ class Shards:
     def model_state(self) -> dict[str, Any]:
         """Return the model's state dict with whole tensors on the CPU on rank 0, and an empty one on the others."""
         state = self.model.state_dict(keep_vars=True)
-        found, known = _with_versions({}, state), dict[int, Any]()
+        found, known = _empty_state(state), dict[int, Any]()
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 if id(value) not in known:  # tied parameters have one
@@ -264,7 +264,7 @@ class Shards:
     def load_model_state(self, state: dict[str, Any]) -> None:
         """Load a state dict of whole tensors, of which this rank takes its parts. Raises RuntimeError as torch does."""
         own = self.model.state_dict(keep_vars=True)
-        cut = _with_versions({}, state)
+        cut = _empty_state(state)
         for name, value in state.items():
             mine = own.get(name)
             if isinstance(mine, DTensor) and value.shape == mine.shape:
@@ -310,9 +310,9 @@ def _within(inner: nn.Module, outer: nn.Module) -> bool:
     return any(module is inner for module in outer.modules())
 
 
-def _with_versions(values: dict[str, Any], state: Any) -> dict[str, Any]:
-    """Return values as a state dict with the versions of modules that another one has."""
-    found: OrderedDict[str, Any] = OrderedDict(values)
+def _empty_state(state: Any) -> dict[str, Any]:
+    """Return an empty state dict with the versions of modules that another one has."""
+    found: OrderedDict[str, Any] = OrderedDict()
     if hasattr(state, "_metadata"):
         vars(found)["_metadata"] = state._metadata
     return found
