@@ -61,7 +61,7 @@ class KerasParallel(ParallelTraining):
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._note_batch_norm()
         self._data = self._samples()
-        self._layout = PartGradient([], "")
+        self._layout = PartGradient([], "scalar")
         """Layout of a part's gradient, known once `_compute` is traced."""
         self._compute_step: Any = tf.function(self._compute_all, reduce_retracing=True)
         self._add_parts: Any = tf.function(self._add_all)
@@ -237,7 +237,7 @@ class KerasParallel(ParallelTraining):
         since.last = whole
         since.samples = [done + local_batch.samples for done, local_batch in zip(since.samples, own, strict=True)]
         # Of several parts each one's norm is known and their sum's is not; only of a mean does it tell of the samples.
-        if normed and parts == 1 and self._layout.kind == "a plain number":
+        if normed and parts == 1 and self._layout.kind == "scalar":
             since.norms.append((whole, squares, [local_batch.samples for local_batch in local_batches]))
 
     def _take_waited(self) -> float | None:

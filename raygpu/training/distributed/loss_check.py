@@ -18,6 +18,7 @@ import numpy as np
 from raygpu.experiment import Arrays, Mean, Sum, named, num_samples
 from raygpu.planning.batch_shares import parts
 from raygpu.training.data.generators import random_state_kept
+from raygpu.training.loss_kinds import LossKind
 
 MOST = 256
 """Largest number of samples in a comparison."""
@@ -45,7 +46,7 @@ DOUBLE, SINGLE, HALF = 1e-6, 1e-4, 3e-2
 class Value:
     """Value of a loss or a metric, as numerator and denominator."""
 
-    kind: Literal["a plain number", "a Mean", "a Sum"]
+    kind: LossKind
     total: float
     weight: float
 
@@ -53,10 +54,10 @@ class Value:
     def of(cls, value: Any) -> Value:
         """Convert a result of `loss` or `metrics`."""
         if isinstance(value, Mean):
-            return cls("a Mean", _number(value.total), _number(value.weight))
+            return cls("mean", _number(value.total), _number(value.weight))
         if isinstance(value, Sum):
-            return cls("a Sum", _number(value.total), 0.0)
-        return cls("a plain number", _number(value), 1.0)
+            return cls("sum", _number(value.total), 0.0)
+        return cls("scalar", _number(value), 1.0)
 
     @property
     def result(self) -> float:
@@ -293,7 +294,7 @@ def _compared(
     look: LossEvaluator, name: str, whole: Value, values: Sequence[Value], sizes: Sequence[int]
 ) -> Difference | None:
     """Return the difference between the parts' value and the whole's; None where they agree."""
-    if whole.kind == "a plain number":
+    if whole.kind == "scalar":
         pairs = [(size * value.total, float(size)) for value, size in zip(values, sizes, strict=True)]
     else:
         pairs = [(value.total, value.weight) for value in values]

@@ -17,6 +17,7 @@ from raygpu.experiment import Experiment, Splits, num_samples, reads_later, take
 from raygpu.planning.batches import EVALUATION_BATCH, evaluation_bounds
 from raygpu.training.distributed.loss_check import ADD_LOSS, MOST, Difference, differences
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.loss_kinds import IN_WORDS
 
 LOOKED_AT = 64
 """Smallest number of samples in the comparison of a loss with the losses of parts."""
@@ -172,9 +173,8 @@ def loss_line(found: Difference, source: Source, remedy: str = BY_SHARE) -> str:
             " --loss-by-share trains on each share's own"
         )
     assert found.value is not None
-    what = (
-        "no mean over samples" if found.value.kind == "a plain number" else f"{found.value.kind} that does not add up"
-    )
+    kind = found.value.kind
+    what = "no mean over samples" if kind == "scalar" else f"{IN_WORDS[kind]} that does not add up"
     raise BadInput(
         f"experiment: {source.name}: the loss is {what}: {found}. The loss of each part of a batch, as on each device,"
         " would be of that part alone: return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss() or"

@@ -11,10 +11,11 @@ from torch import nn
 
 from raygpu.training.distributed.gradients import GradientSum
 from raygpu.training.distributed.ranks import Ranks
+from raygpu.training.loss_kinds import LossKind
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
-from raygpu.training.torch.step_gradient import Kind, StepGradient
+from raygpu.training.torch.step_gradient import StepGradient
 
 
 def keeps_gradients(optimizer: AnyOptimizer) -> bool:
@@ -41,7 +42,7 @@ class RanksGradient(StepGradient):
             return None
         return GradientSum(self._parameters, self._ranks, copies=self._copies)
 
-    def _told(self, kind: Kind, is_fraction: bool) -> list[tuple[Kind, bool]]:
+    def _told(self, kind: LossKind, is_fraction: bool) -> list[tuple[LossKind, bool]]:
         return self._ranks.gather([(kind, is_fraction)])
 
     def _sum_parts(self) -> None:

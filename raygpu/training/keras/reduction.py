@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from raygpu.experiment import Mean, Sum
 from raygpu.training.keras.quiet_import import tf
+from raygpu.training.loss_kinds import LossKind, loss_kind
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """The loss of a batch: `total`, or `total / weight` for a `Mean`; and the model's penalties."""
 
-    kind: Literal["a plain number", "a Mean", "a Sum"]
+    kind: LossKind
     total: Any
     weight: Any
     """Denominator of a `Mean`; else None."""
@@ -32,8 +33,7 @@ class Loss:
             raise ValueError(f"a loss or metric has shape {tuple(total.shape)}; a scalar is wanted: its mean")
         weight = tf.cast(value.weight, total.dtype) if is_mean else None
         penalty = tf.add_n([tf.cast(each, total.dtype) for each in penalties]) if penalties else None
-        kind = "a Mean" if is_mean else "a Sum" if isinstance(value, Sum) else "a plain number"
-        return cls(kind, total, weight, penalty)  # type: ignore[arg-type]
+        return cls(loss_kind(value), total, weight, penalty)
 
     def objective(self) -> Any:
         """Return the scalar whose gradient an optimizer step takes; traced."""
@@ -50,12 +50,12 @@ class Loss:
 
         count: samples, float64. share: their share of the batch, the weight of the penalties of a `Sum`.
         """
-        weight = {"a plain number": count, "a Mean": self.weight, "a Sum": 0.0}[self.kind]
+        weight = {"scalar": count, "mean": self.weight, "sum": 0.0}[self.kind]
         total, weight = tf.cast(self.total, tf.float64), tf.cast(weight, tf.float64)
-        if self.kind == "a plain number":
+        if self.kind == "scalar":
             total *= weight
         if self.penalty is not None:
-            total += tf.cast(self.penalty, tf.float64) * (share if self.kind == "a Sum" else weight)
+            total += tf.cast(self.penalty, tf.float64) * (share if self.kind == "sum" else weight)
         return tf.stack([tf.reshape(total, []), tf.reshape(weight, [])])
 
 
@@ -66,7 +66,7 @@ class PartGradient:
 
     variables: list[Any]
     """Variables that have a gradient."""
-    kind: str
+    kind: LossKind
     weight_has_gradient: bool = False
     penalty_has_gradient: bool = False
 
@@ -79,7 +79,7 @@ class PartGradient:
         scale = tf.cast(share, loss.total.dtype)
         if loss.weight is None:
             with tape:
-                value = loss.total if loss.kind == "a Sum" else loss.total * scale
+                value = loss.total if loss.kind == "sum" else loss.total * scale
                 if loss.penalty is not None:
                     value += loss.penalty * scale
             found = tape.gradient(value, variables)
@@ -101,7 +101,7 @@ class PartGradient:
         """Return the gradient of the batch, from the sum of the tensors of its parts; traced."""
         count = len(self.variables)
         gradients = list(summed[:count])
-        if self.kind != "a Mean":
+        if self.kind != "mean":
             return gradients
         total, weight = summed[-2], divisor(summed[-1])
         others = [list(summed[start : start + count]) for start in range(count, len(summed) - 2, count)]

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from raygpu.experiment import Mean, Sum
+from raygpu.training.loss_kinds import IN_WORDS, LossKind, loss_kind
 from raygpu.training.torch.reduction import backward, dense, divisor
 
-Kind = Literal["a plain number", "a Mean", "a Sum"]
 Gradients = list[torch.Tensor | None]
 
 
@@ -30,7 +30,7 @@ class StepGradient:
         """parameters: of the optimizer; those that it takes in before an `add` count from that part on."""
         self._parameters, self._device = parameters, device
         self._sum = self._make_sum()
-        self._kind: Kind | None = None
+        self._kind: LossKind | None = None
         self._is_fraction = False
         """Whether the denominator of a `Mean` has a gradient too, as in the Dice loss."""
         self._own, self._share = 1, 1.0
@@ -50,7 +50,7 @@ class StepGradient:
     @property
     def has_square(self) -> bool:
         """Whether |g|^2 of this process' part is measured and depends on its samples: the loss is a mean over them."""
-        return self._kind == "a plain number"
+        return self._kind == "scalar"
 
     def begin(self, own: int, share: float = 1.0, square: torch.Tensor | None = None) -> None:
         """Begin a step. own: this process' samples. share: the weight of their mean gradient in the batch's.
@@ -117,21 +117,24 @@ class StepGradient:
     def _check(self, loss: Any) -> None:
         """Raise TypeError if the kind of the loss changes, or differs between ranks: they would wait for each other for
         ever."""
-        kind: Kind = "a Mean" if isinstance(loss, Mean) else "a Sum" if isinstance(loss, Sum) else "a plain number"
+        kind = loss_kind(loss)
         is_fraction = isinstance(loss, Mean) and isinstance(loss.weight, torch.Tensor) and loss.weight.requires_grad
         if self._kind is None:
             self._kind = kind
             told = self._told(kind, is_fraction)
             self._is_fraction = any(each for _, each in told)
             if len({each for each, _ in told}) > 1:
-                kinds = ", ".join(f"{each} on rank {rank}" for rank, (each, _) in enumerate(told))
+                kinds = ", ".join(f"{IN_WORDS[each]} on rank {rank}" for rank, (each, _) in enumerate(told))
                 raise TypeError(f"loss() returned {kinds}; it has to be the same for every batch")
         elif kind != self._kind:
-            raise TypeError(f"loss() returned {kind}, and {self._kind} before; it has to be the same for every batch")
+            raise TypeError(
+                f"loss() returned {IN_WORDS[kind]}, and {IN_WORDS[self._kind]} before; it has to be the same for every"
+                " batch"
+            )
         elif is_fraction and not self._is_fraction:
             raise TypeError("loss() returned a Mean whose weight has a gradient, and none before")
 
-    def _told(self, kind: Kind, is_fraction: bool) -> list[tuple[Kind, bool]]:
+    def _told(self, kind: LossKind, is_fraction: bool) -> list[tuple[LossKind, bool]]:
         """Return the kind of each rank's loss, and whether it has a denominator with a gradient."""
         return [(kind, is_fraction)]
 

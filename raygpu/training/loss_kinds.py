@@ -1,0 +1,16 @@
+"""The kinds of values that an experiment's `loss` and `metrics` return: a mean over samples, a `Mean` or a `Sum`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from raygpu.experiment import Mean, Sum
+
+LossKind = Literal["scalar", "mean", "sum"]
+IN_WORDS: dict[LossKind, str] = {"scalar": "a plain number", "mean": "a Mean", "sum": "a Sum"}
+"""Name of each kind in messages."""
+
+
+def loss_kind(value: Any) -> LossKind:
+    """Return the kind of a result of `loss` or `metrics`."""
+    return "mean" if isinstance(value, Mean) else "sum" if isinstance(value, Sum) else "scalar"
