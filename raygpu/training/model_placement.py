@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from raygpu.config.sections import ALTERNATING, ONE
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Splits
-from raygpu.planning.model_placements import Turn, alternating, resolve
+from raygpu.planning.model_placements import alternating, resolve
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 
+if TYPE_CHECKING:
+    from raygpu.training.keras.placement import KerasPlaced
+    from raygpu.training.torch.placement import TorchPlaced
+
 Placements = dict[str, dict[str, int]]
 """Device of each part, by placement."""
-
-
-class PlacedTraining(Protocol):
-    """Interface of a training whose model is on several devices."""
-
-    def turn(self, *, profiled: bool) -> Turn:
-        """Warm up and train an epoch; profile some more steps, if asked for. Called once."""
-
-    def close(self) -> None:
-        """Free the memory of all devices."""
 
 
 def placements(
@@ -80,16 +74,16 @@ def start_placed(
     parts: Mapping[str, int],
     num_devices: int,
     device_gib: float | None,
-) -> PlacedTraining:
+) -> TorchPlaced | KerasPlaced:
     """Make the training of one placement; on logical devices where there are fewer GPUs than `num_devices`.
 
     device_gib: memory of a GPU.
     """
     if source.kind == "torch":
-        from raygpu.training.torch.placement import TorchPlaced, placed_devices
+        from raygpu.training.torch import placement as by_torch
 
-        return TorchPlaced(code, splits, trial, settings, parts, placed_devices(num_devices))
-    from raygpu.training.keras import placement
+        return by_torch.TorchPlaced(code, splits, trial, settings, parts, by_torch.placed_devices(num_devices))
+    from raygpu.training.keras import placement as by_keras
 
-    devices = placement.placed_devices(num_devices, device_gib)
-    return placement.KerasPlaced(code, splits, trial, settings, parts, devices)
+    devices = by_keras.placed_devices(num_devices, device_gib)
+    return by_keras.KerasPlaced(code, splits, trial, settings, parts, devices)

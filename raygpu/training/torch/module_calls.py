@@ -45,7 +45,7 @@ def record_calls(model: nn.Module, forward: Callable[[], Any]) -> ModuleCalls:
         if name not in found.order:
             found.order.append(name)
 
-    def end(module: nn.Module, arguments: Any, outputs: Any) -> None:
+    def end(name: str, module: nn.Module, arguments: Any, outputs: Any) -> None:
         """Return to the submodule that has called."""
         under_way.pop()
 
@@ -54,18 +54,24 @@ def record_calls(model: nn.Module, forward: Callable[[], Any]) -> ModuleCalls:
         if (owner := owners.get(id(tensor))) is not None:
             found.uses.add((owner, under_way[-1]))
 
-    with torch.no_grad(), _hooked(model, begin, end), _Uses(use):
+    with torch.no_grad(), around_calls(model, begin, end), _Uses(use):
         forward()
     return found
 
 
 @contextmanager
-def _hooked(model: nn.Module, begin: Callable[..., None], end: Callable[..., None]) -> Iterator[None]:
-    """Call `begin(name, module, arguments)` and `end(module, arguments, outputs)` around calls of submodules."""
-    handles = []
+def around_calls(
+    model: nn.Module, begin: Callable[..., None], end: Callable[..., None], *, with_model: bool = False
+) -> Iterator[None]:
+    """Call `begin(name, module, arguments)` and `end(name, module, arguments, outputs)` around calls of submodules.
+
+    with_model: whether also around calls of the model itself, whose name is "".
+    """
+    handles: list[Any] = []
     for name, module in model.named_modules():
-        if name:
-            handles += [module.register_forward_pre_hook(partial(begin, name)), module.register_forward_hook(end)]
+        if name or with_model:
+            handles.append(module.register_forward_pre_hook(partial(begin, name)))
+            handles.append(module.register_forward_hook(partial(end, name)))
     try:
         yield
     finally:

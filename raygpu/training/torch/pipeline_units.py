@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -25,6 +24,7 @@ from raygpu.training.memory_usage import GIB
 from raygpu.training.torch.data import Tensors, copied, moved, rows, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.models import default_device, initial_model
+from raygpu.training.torch.module_calls import around_calls
 
 
 @dataclass(slots=True)
@@ -76,17 +76,8 @@ def costs(model: nn.Module, inputs: Tensors, *, num_buffers: int = 0, repeats: i
 def _places(model: nn.Module, inputs: Tensors) -> list[_Place]:
     """Call the model once; return its units in the order of execution."""
     called: list[str] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda *_, name=name: called.append(name))
-        for name, module in model.named_modules()
-        if name
-    ]
-    try:
-        with torch.no_grad():
-            forward(model, copied(inputs))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.no_grad(), around_calls(model, lambda name, *_: called.append(name), lambda *_: None):
+        forward(model, copied(inputs))
     places: list[_Place] = []
     last = ""
     for name in called:
@@ -118,22 +109,17 @@ class _Pass:
             place.seconds.append(0.0)
             place.parameter_bytes = 0
             place.saved.clear()
-        hooks: list[Any] = []
-        for name, module in self._model.named_modules():
-            hooks.append(module.register_forward_pre_hook(partial(self._before, name)))
-            hooks.append(module.register_forward_hook(partial(self._after, name)))
         try:
-            self._now, self._since = 0, time.perf_counter()
-            with torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor):
-                outputs = forward(self._model, copied(inputs))
-                total = sum(value.sum() for value in tree_leaves(outputs) if _has_gradient(value))
-            if not isinstance(total, torch.Tensor):
-                raise BadInput("stages: the model's output has no gradient, so its units cannot be measured")
-            total.backward()
-            self._begin(0)
+            with around_calls(self._model, self._before, self._after, with_model=True):
+                self._now, self._since = 0, time.perf_counter()
+                with torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor):
+                    outputs = forward(self._model, copied(inputs))
+                    total = sum(value.sum() for value in tree_leaves(outputs) if _has_gradient(value))
+                if not isinstance(total, torch.Tensor):
+                    raise BadInput("stages: the model's output has no gradient, so its units cannot be measured")
+                total.backward()
+                self._begin(0)
         finally:
-            for hook in hooks:
-                hook.remove()
             self._model.zero_grad(set_to_none=True)
 
     def _begin(self, place: int) -> None:
