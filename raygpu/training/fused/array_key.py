@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,11 @@ import torch
 
 import raygpu
 from raygpu.experiment import ALL_NAMES, Experiment, Hyperparameters
+from raygpu.training.torch.data import by_name
 from raygpu.training.torch.python_state import ADDRESS, in_users_file, plain_state
 
 if TYPE_CHECKING:
     from raygpu.training.fused.model_array import TorchArray
-    from raygpu.training.torch.data import Tensors
 
 OWN_CODE = ("training", "training/fused", "training/torch")
 """Folders of raygpu's code that a step is made of."""
@@ -54,9 +55,9 @@ def array_key(array: TorchArray) -> str | None:
         "threads": array.settings.threads,
         "precision": array.settings.precision,
         "batch_size": array.batch_size,
-        "stacks": [[_form(name, tensor) for name, tensor in stack.items()] for stack in tile.stacks()],
-        "inputs": _forms(inputs),
-        "targets": _forms(targets),
+        "stacks": [_forms(stack) for stack in tile.stacks()],
+        "inputs": _forms(by_name(inputs)),
+        "targets": _forms(by_name(targets)),
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -109,11 +110,6 @@ def _device(device: torch.device) -> str:
     return "; ".join(line for line in lines if line.startswith(wanted))
 
 
-def _form(name: str, tensor: torch.Tensor) -> list[Any]:
-    """Return the form of a stacked tensor, without its width."""
-    return [name, str(tensor.dtype), [*tensor.shape[1:]], [*tensor.stride()[1:]]]
-
-
-def _forms(parts: Tensors) -> list[list[Any]]:
-    named = parts if isinstance(parts, dict) else {"": parts}
-    return [_form(name, tensor) for name, tensor in sorted(named.items())]
+def _forms(tensors: Mapping[str, torch.Tensor]) -> list[list[Any]]:
+    """Return the form of each stacked tensor, without its width."""
+    return [[name, str(each.dtype), [*each.shape[1:]], [*each.stride()[1:]]] for name, each in tensors.items()]

@@ -22,8 +22,8 @@ from torch import nn
 
 from raygpu.training.data.fields import unnamed
 from raygpu.training.fused.random_inputs import traced
-from raygpu.training.fused.tile import Stacked, Tile
-from raygpu.training.torch.data import Tensors
+from raygpu.training.fused.tile import Tile
+from raygpu.training.torch.data import by_name
 from raygpu.training.torch.torch_private_api import load_package
 
 Arguments = tuple[Any, ...]
@@ -113,7 +113,7 @@ def traced_step(eager_step: EagerStep, arguments: Arguments) -> Callable[..., An
 
     The graph takes the tensors of `arguments` one by one, and returns a tuple of the losses.
     """
-    stacks = (*arguments[:3], *arguments[3], *(_named(part) for part in arguments[4:6]))
+    stacks = (*arguments[:3], *arguments[3], *(by_name(part) for part in arguments[4:6]))
     names, num_states = [[*stack] for stack in stacks], len(arguments[3])
 
     def step(*flat: torch.Tensor) -> tuple[torch.Tensor]:
@@ -132,10 +132,5 @@ def traced_step(eager_step: EagerStep, arguments: Arguments) -> Callable[..., An
 def _flat(arguments: Arguments) -> list[torch.Tensor]:
     """Return the tensors of a step's arguments, in the order of a traced step."""
     parameters, fixed, buffers, optimizer_state, inputs, targets, numbers, *drawn = arguments
-    stacks = (parameters, fixed, buffers, *optimizer_state, _named(inputs), _named(targets))
+    stacks = (parameters, fixed, buffers, *optimizer_state, by_name(inputs), by_name(targets))
     return [*(tensor for stack in stacks for tensor in stack.values()), numbers, *(drawn[0] if drawn else [])]
-
-
-def _named(parts: Tensors) -> Stacked:
-    """Return inputs or targets by name, sorted; a single tensor has no name."""
-    return {name: parts[name] for name in sorted(parts)} if isinstance(parts, dict) else {"": parts}

@@ -25,7 +25,7 @@ from raygpu.training.fused.random_inputs import RandomInputs
 from raygpu.training.fused.refusal import slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
 from raygpu.training.fused.vmap_modes import NormalizationInFloat32, OwnTensors, PaddedEmbedding
-from raygpu.training.torch.data import Tensors, copied
+from raygpu.training.torch.data import Tensors, by_name, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
 
@@ -318,8 +318,8 @@ def num_samples(inputs: Tensors) -> int:
 
 def shapes_of(inputs: Tensors, targets: Tensors) -> Shapes:
     """Return the shapes of a batch. inputs, targets: (width, batch, ...)."""
-    named = (part if isinstance(part, dict) else {"": part} for part in (inputs, targets))
-    return tuple((name, tensor.dtype, tensor.shape[1:]) for part in named for name, tensor in sorted(part.items()))
+    stacks = (by_name(part) for part in (inputs, targets))
+    return tuple((name, tensor.dtype, tensor.shape[1:]) for stack in stacks for name, tensor in stack.items())
 
 
 def _owners(model: nn.Module) -> dict[str, str]:

@@ -194,6 +194,11 @@ def of_each(parts: Any, function: Callable[[Any], torch.Tensor]) -> Tensors:
     return function(parts)
 
 
+def by_name(parts: Tensors) -> dict[str, torch.Tensor]:
+    """Return tensors by name, sorted; a single one has the empty name."""
+    return {name: parts[name] for name in sorted(parts)} if isinstance(parts, dict) else {"": parts}
+
+
 def copied(outputs: Any) -> Any:
     """Copy inputs, targets or a model's outputs: a tensor, or a dict, list, tuple or dataclass of tensors that torch
     knows as one."""
