@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from raygpu import __version__
 
@@ -77,5 +78,12 @@ def _run(words: Sequence[str]) -> int:
     return code
 
 
+def program() -> NoReturn:
+    """Run a command line as this process's program, as the script `raygpu` does."""
+    from raygpu.cli.process_exit import run_and_exit
+
+    run_and_exit(main)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -25,6 +25,7 @@ from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.formatting import hyperparameters
+from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.run_description import measurement_description
 from raygpu.config import BalanceConfig
 from raygpu.config.command_names import typed
@@ -343,4 +344,4 @@ main = COMMAND.main
 
 
 if __name__ == "__main__":
-    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))
+    run_and_exit(lambda: served([COMMAND.name, *sys.argv[1:]], main))

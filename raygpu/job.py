@@ -65,4 +65,6 @@ def _of_slurm(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from raygpu.cli.process_exit import run_and_exit
+
+    run_and_exit(main)

@@ -23,6 +23,7 @@ from raygpu.cli import advice_view, profile_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
+from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.report.pack_figures import device_figures
 from raygpu.cli.report.pictures import draw
 from raygpu.cli.run_description import measurement_description
@@ -244,4 +245,4 @@ main = COMMAND.main
 
 
 if __name__ == "__main__":
-    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))
+    run_and_exit(lambda: served([COMMAND.name, *sys.argv[1:]], main))

@@ -12,6 +12,7 @@ from pathlib import Path
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.flags import Arguments
 from raygpu.cli.plan_view import architecture_lines, search_lines, sweep_lines
+from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.config.source import require_there
@@ -174,4 +175,4 @@ main = COMMAND.main
 
 
 if __name__ == "__main__":
-    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))
+    run_and_exit(lambda: served([COMMAND.name, *sys.argv[1:]], main))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.flags import Arguments
+from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.training_view import TrainConsole, beginning
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
@@ -164,4 +165,4 @@ main = COMMAND.main
 
 
 if __name__ == "__main__":
-    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))
+    run_and_exit(lambda: served([COMMAND.name, *sys.argv[1:]], main))

@@ -33,7 +33,7 @@ def test_a_name_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_is_installed_and_runs_as_a_module() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"raygpu": "raygpu.__main__:main"}
+    assert scripts == {"raygpu": "raygpu.__main__:program"}
     said = subprocess.run([sys.executable, "-m", "raygpu", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout == f"raygpu {__version__}\n"
 
