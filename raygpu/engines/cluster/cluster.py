@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import socket
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from raygpu.config.source import Source
@@ -38,6 +40,9 @@ SETTLE_S = 1.0
 """Seconds for which this process keeps off Ray after an interrupt, which Ray may have got, too."""
 READ_S = 2.0
 """Longest wait in seconds for the readings of all nodes."""
+ENDING_S = 10.0
+"""Seconds that a Ray which was told to end has for it."""
+LOOK_S = 0.1
 LITTLE = 0.001
 """Amount of a device type's resource that a trial requests, as Ray itself does; a node has 1 of it."""
 NODE_ID = "ray.io/node-id"
@@ -67,6 +72,8 @@ class Cluster:
     """Ray's name for the type of each node's GPUs, a resource of that node; None where it has no such name."""
     _extra: list[ExtraNode] = field(default_factory=list)
     _monitor: GpuMonitor = field(default_factory=GpuMonitor)
+    log_monitor: psutil.Process | None = None
+    """Process of the local Ray that follows its logs; None of a Ray that this process has not started."""
     _closing: Future[None] | None = None
     """The end of Ray that `begin_close` has begun; None before that."""
 
@@ -178,10 +185,29 @@ class Cluster:
 
     def _close(self) -> None:
         self.dashboard.close()
+        until = time.monotonic() + ENDING_S
+        while self.is_ending() and head_answers() and time.monotonic() < until:
+            time.sleep(LOOK_S)
         if head_answers():
             end_local(self._extra)
         else:
+            atexit.unregister(ray.shutdown)  # a thread that still waits for this Ray would end the process by SIGSEGV
             orphan_processes.end()
+
+    def is_ending(self) -> bool:
+        """Return whether Ray has ended or is about to: the process that follows its logs is the first to end where
+        SIGTERM is sent to all processes of a command."""
+        return _has_ended(self.log_monitor) or not head_answers()
+
+    def require_head(self, *, settle: bool) -> None:
+        """Raise KeyboardInterrupt if the signal that interrupted this process ends Ray, too.
+
+        settle: whether to wait for what the other processes do: a call to a raylet that is ending ends this process.
+        """
+        if settle and not self.is_ending():
+            time.sleep(SETTLE_S)
+        if self.is_ending():
+            raise KeyboardInterrupt
 
 
 def device(index: int, node_id: str, local_id: str, gpu: Gpu | None) -> Device:
@@ -249,15 +275,11 @@ def shutdown() -> None:
             gc.enable()
 
 
-def require_head(*, settle: bool) -> None:
-    """Raise KeyboardInterrupt if the signal that interrupted this process has ended Ray, too.
-
-    settle: whether to wait until such a Ray has ended: a call to a raylet that is ending ends this process.
-    """
-    if settle:
-        time.sleep(SETTLE_S)
-    if not head_answers():
-        raise KeyboardInterrupt
+def _has_ended(process: psutil.Process | None) -> bool:
+    try:
+        return process is not None and process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def head_answers() -> bool:

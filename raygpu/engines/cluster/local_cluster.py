@@ -23,7 +23,7 @@ from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.preload import Preload
 from raygpu.engines.cluster.ray_files import folders, keep_token_private
-from raygpu.engines.cluster.ray_private_api import own_process_groups, without_waits
+from raygpu.engines.cluster.ray_private_api import log_monitor, own_process_groups, without_waits
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.device import SIMULATED, Device
@@ -57,7 +57,9 @@ def _start_together(node: Node, gpus: Sequence[Gpu], job: str, preload: Preload 
         _init_local(node, job, prestarted=preload.workers if preload is not None else None)
     node_id = ray.get_runtime_context().get_node_id()
     devices = [device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
-    return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], [node], Dashboard.starting(), local=True)
+    began = Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], [node], Dashboard.starting(), local=True)
+    began.log_monitor = log_monitor()
+    return began
 
 
 def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu], job: str) -> Cluster:
@@ -79,7 +81,9 @@ def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequen
     node_ids = [ray.get_runtime_context().get_node_id(), *(joined[_plain(node.device_type)] for node in nodes[1:])]
     by_uuid = {gpu.uuid: node_id for of, node_id in zip(types, node_ids, strict=True) for gpu in of}
     devices = [device(i, by_uuid[gpu.uuid], gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
-    return Cluster(devices, nodes, Dashboard.starting(), local=True, _resources=list(resources), _extra=extra)
+    began = Cluster(devices, nodes, Dashboard.starting(), local=True, _resources=list(resources), _extra=extra)
+    began.log_monitor = log_monitor()
+    return began
 
 
 def type_resource(device_type: str) -> str:

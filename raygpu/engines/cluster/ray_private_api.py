@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ PRESTARTED = "--num_prestart_python_workers="
 PRESTART_S = 10.0
 AUTOSCALER = "monitor.py"
 """Program of Ray's autoscaler, in a folder below Ray's `autoscaler`."""
+LOG_MONITOR = "log_monitor.py"
+"""Program of Ray that follows the workers' logs."""
 STARTED_HERE = "raygpu starts Ray by itself: leave ray.init() out of the experiment, and use Ray in data() alone"
 
 
@@ -202,13 +204,34 @@ def kill_autoscaler() -> list[int]:
     waits that long, and kills it then.
     """
     killed = []
-    for process in psutil.Process().children():
+    for process in _children(_is_autoscaler):
         with suppress(psutil.Error):  # it has just ended
-            if any(_is_autoscaler(Path(word)) for word in process.cmdline()[:4]):
-                process.kill()
-                killed.append(process.pid)
+            process.kill()
+            killed.append(process.pid)
     return killed
+
+
+def log_monitor() -> psutil.Process | None:
+    """Return the process of the Ray that this process has started which follows its logs; None without one.
+
+    SIGTERM ends it at once; the head and the raylet take seconds.
+    """
+    return next(iter(_children(_is_log_monitor)), None)
+
+
+def _children(runs: Callable[[Path], bool]) -> list[psutil.Process]:
+    """Return the children of this process that run a wanted program."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any(runs(Path(word)) for word in process.cmdline()[:4]):
+                found.append(process)
+    return found
 
 
 def _is_autoscaler(path: Path) -> bool:
     return path.name == AUTOSCALER and {"autoscaler", "ray"} <= set(path.parts)
+
+
+def _is_log_monitor(path: Path) -> bool:
+    return path.name == LOG_MONITOR and "ray" in path.parts

@@ -18,7 +18,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
-from raygpu.engines.cluster.cluster import Cluster, head_answers, require_head
+from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.train import run_state
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
@@ -161,7 +161,7 @@ class ProductionRun:
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(POLL_S)
                 if interrupts.count:
-                    require_head(settle=not interrupted)
+                    setup.cluster.require_head(settle=not interrupted)
                 reports = self._reports(failed)
                 if not interrupted and interrupts.count:
                     interrupted = True
@@ -170,7 +170,7 @@ class ProductionRun:
                 yield [*reports, *self._space()]
         finally:
             # A thread that still waits for Ray when Ray is shut down may end this process by a segmentation fault.
-            if not fitting.done() and head_answers() and trainer.end():
+            if not fitting.done() and not setup.cluster.is_ending() and trainer.end():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(END_S)
         yield self._reports(failed)

@@ -14,7 +14,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from raygpu.engines.cluster import ray_environment
-from raygpu.engines.cluster.cluster import SETTLE_S, head_answers
+from raygpu.engines.cluster.cluster import SETTLE_S
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.worker_reuse import WorkerReuse
 from raygpu.records.interrupts import noted_interrupts
@@ -48,7 +48,7 @@ def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
     process after a minute.
     """
     while not over.wait(WATCH_S):
-        if live.interrupts.has_arrived() and not head_answers():
+        if live.interrupts.has_arrived() and live.cluster.is_ending():
             live.warn("Ray was ended, too; running trials go on from their last checkpoints")
             live.leave(live.checkpoints)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
@@ -58,6 +59,25 @@ def test_what_trials_have_started_ends_with_a_ray_that_was_lost(monkeypatch: pyt
     try:
         cluster.Cluster([], [], Dashboard(), True).close()
         assert child.wait(60) != 0
+    finally:
+        child.kill()
+
+
+def test_a_ray_whose_first_process_was_told_to_end_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM to all processes of a command: a call to a raylet that is ending ends this process."""
+    answers = iter([True, True, False, False])
+    monkeypatch.setattr(cluster, "head_answers", lambda: next(answers))
+    monkeypatch.setattr(cluster, "end_local", lambda extra: pytest.fail("Ray was called"))
+    ray_of_command = cluster.Cluster([], [], Dashboard(), True)
+    child = subprocess.Popen(["sleep", "600"])
+    ray_of_command.log_monitor = psutil.Process(child.pid)
+    try:
+        ray_of_command.require_head(settle=False)
+        child.terminate()
+        child.wait(60)
+        with pytest.raises(KeyboardInterrupt):
+            ray_of_command.require_head(settle=True)
+        ray_of_command.close()
     finally:
         child.kill()
 

@@ -149,3 +149,9 @@ def test_ray_still_starts_its_autoscaler_by_these_names() -> None:
         program = Path(services.RAY_PATH, folder, "monitor.py")
         assert program.is_file()
         assert ray_private_api._is_autoscaler(program)
+
+
+def test_ray_still_follows_its_logs_by_this_name() -> None:
+    program = Path(services.RAY_PATH, services.RAY_PRIVATE_DIR, "log_monitor.py")
+    assert program.is_file()
+    assert ray_private_api._is_log_monitor(program)
