@@ -31,7 +31,7 @@ def run(folders: Sequence[RunDirectory], out: Path | None = None) -> Path:
     runs = [RunData.load(folder) for folder in folders]
     try:
         if len(runs) == 1:
-            return write_report(runs[0], out)
+            return write_report(runs[0], lambda line: print(f"raygpu: {line}", file=sys.stderr), out)
         return write_comparison(runs, out or COMPARISON)
     except OSError as error:
         raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from experiments.benchmarks import record
@@ -34,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         results[framework], plots[framework] = done.summary, done.folder / "placements.png"
     path = record.write("placement", results, {**flags, "configuration": "conf/place/reviews.toml"}, kind="studies")
     for framework, plot in plots.items():
-        shutil.copy(plot, path.with_name(f"{path.stem}-{framework}.png"))
+        with suppress(FileNotFoundError):  # where nothing could be measured
+            shutil.copy(plot, path.with_name(f"{path.stem}-{framework}.png"))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import FrameType
 from typing import Any, TextIO
 
@@ -74,7 +75,7 @@ class Interrupts:
         self._handled = 0
         self._has_arrived = False
         self.arrivals: socket.socket | None = None
-        """Numbers of the signals that have come, as bytes; None where nothing tells."""
+        """Socket with the numbers of the signals that have come, as bytes; None if none is set."""
         self.numbers: Collection[int] = ()
         """Signals that count."""
 
@@ -91,11 +92,14 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def has_arrived(self) -> bool:
-        """Return whether a signal has come. For one thread beside the main one, which handles signals between two
-        instructions of Python: in a call of C++ that waits for ever, it handles none."""
-        if self.arrivals is not None:
-            with suppress(BlockingIOError):
-                self._has_arrived |= any(number in self.numbers for number in self.arrivals.recv(4096))
+        """Return whether a signal has come. Call it in one thread other than the main one.
+
+        The main thread handles signals between two instructions of Python alone: in a call of C++ that waits for ever,
+        it handles none.
+        """
+        if (arrivals := self.arrivals) is not None:
+            with suppress(OSError):  # nothing has come; the socket has just been closed
+                self._has_arrived |= any(number in self.numbers for number in arrivals.recv(4096))
         return self.count > 0
 
 
@@ -114,9 +118,12 @@ def noted_interrupts() -> Iterator[Interrupts]:
             numbers.append(signal.SIGTERM)
         for number in numbers:
             signal.signal(number, noted.note)
+        noted.numbers = numbers
         with _arrivals() as noted.arrivals:
-            noted.numbers = numbers
-            yield noted
+            try:
+                yield noted
+            finally:
+                noted.arrivals = None
 
 
 @contextmanager
@@ -130,11 +137,19 @@ def _arrivals() -> Iterator[socket.socket | None]:
         before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
         if before != -1:
             signal.set_wakeup_fd(before)
+        else:
+            _forget_in_children()
         try:
             yield reading if before == -1 else None
         finally:
             if before == -1:
                 signal.set_wakeup_fd(-1)
+
+
+@cache
+def _forget_in_children() -> None:
+    """Let processes that this one forks write no signals of theirs to its sockets."""
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.records.csv_files import read_rows
+from raygpu.errors import BadInput
 from raygpu.records.whole_files import whole_file
 from raygpu.search.trial_record import TrialRecord
 
@@ -37,12 +37,14 @@ def write(path: Path, metrics: Sequence[str], records: Sequence[TrialRecord], fr
 
 
 def read(path: Path) -> tuple[list[str], list[ObjectivesRow]]:
-    """Return the metrics and the rows; none without the file, or in an empty one. Raises BadInput if it is damaged."""
-    found = read_rows(path, _row)
-    return (found[0][0] if found else []), [row for _, row in found]
-
-
-def _row(row: Mapping[str, str]) -> tuple[list[str], ObjectivesRow]:
-    """Return the metrics of a row, and the row."""
-    metrics = [name for name in row if name not in OWN]
-    return metrics, ObjectivesRow(row["id"], row["front"] == "yes", tuple(float(row[name]) for name in metrics))
+    """Return the metrics and the rows; none without the file. Raises BadInput if it is damaged."""
+    if not path.is_file():
+        return [], []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file, strict=True))
+        metrics = rows[0][len(OWN) :]
+        found = [ObjectivesRow(row[0], row[1] == "yes", tuple(map(float, row[len(OWN) :]))) for row in rows[1:]]
+    except (ValueError, IndexError, csv.Error) as error:
+        raise BadInput(f"{path}: {error!r}; --resume writes it anew") from error
+    return metrics, found

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import tomli_w
 
@@ -54,9 +54,15 @@ class _Inside:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path:
-        """Return its path."""
-        return run.path / self._name
+    @overload
+    def __get__(self, run: None, owner: type[RunDirectory]) -> _Inside: ...
+
+    @overload
+    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path: ...
+
+    def __get__(self, run: RunDirectory | None, owner: type[RunDirectory]) -> Path | _Inside:
+        """Return its path; of the class, this descriptor."""
+        return self if run is None else run.path / self._name
 
 
 @dataclass(frozen=True, slots=True)

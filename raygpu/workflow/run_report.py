@@ -34,11 +34,11 @@ PAGES = {
 """Function that returns the page of a run, by the command that began it."""
 
 
-def write_report(run: RunData, out: Path | None = None) -> Path:
+def write_report(run: RunData, warn: Callable[[str], None], out: Path | None = None) -> Path:
     """Write `report.html` and, of a run that has ended, the pictures of its main figures; return the report's file.
 
-    out: another file, without pictures. Raises BadInput for a summary that lacks
-    what the page needs, OSError if the disk does not take it.
+    warn: is told of pictures that could not be drawn. out: another file, without pictures. Raises BadInput for a
+    summary that lacks what the page needs, OSError if the disk does not take it.
     """
     try:
         page = PAGES[run.kind](run) if run.ended else under_way_page(run)
@@ -48,7 +48,7 @@ def write_report(run: RunData, out: Path | None = None) -> Path:
         ) from error
     path = _write(out or run.folder.report, page)
     if out is None and run.ended:
-        write_pictures(page, run)
+        write_pictures(page, run, warn)
     return path
 
 
@@ -62,7 +62,7 @@ def write_report_of(folder: RunDirectory, warn: Callable[[str], None]) -> list[s
         run = RunData.load(folder)
         lines += under_use_lines(run.under_used(), run.kind, run.config)
         lines += waiting_lines(run.summary.get("workers_s") or {})
-        lines.append(f"the report, for a browser: {write_report(run)}")
+        lines.append(f"the report, for a browser: {write_report(run, warn)}")
     except Exception as error:  # noqa: BLE001 - no result depends on it
         warn(f"no report: {one_line(error)}; again by: {typed('report')} {shlex.quote(str(folder))}")
     return lines

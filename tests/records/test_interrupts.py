@@ -70,6 +70,24 @@ def test_one_that_comes_while_the_main_thread_waits_in_c_is_known_to_another_thr
     assert found == [(False, 0), (True, 1)]
 
 
+def test_a_signal_of_a_forked_child_is_not_this_process_s() -> None:
+    with terminable(), noted_interrupts() as interrupts:
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(writing, b"x")
+            time.sleep(60)  # the signal raises nothing the first time
+            os._exit(0)
+        os.read(reading, 1)
+        os.kill(child, signal.SIGTERM)
+        time.sleep(0.2)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert not interrupts.has_arrived()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.has_arrived()
+    assert interrupts.has_arrived(), "known after the end, too"
+
+
 def test_in_another_thread_nothing_changes() -> None:
     found = []
 

@@ -27,7 +27,7 @@ with imported_early(lambda: True):
         if thread.name == "report-libraries":
             thread.join()
 before = set(sys.modules)
-write_report(run)
+write_report(run, print)
 new = set(sys.modules) - before
 print(len(new), sorted({name.partition(".")[0] for name in new} - {name.partition(".")[0] for name in before}))
 """

@@ -147,8 +147,8 @@ def memory_figure(measured: list[tuple[str, Profile]]) -> Figure | None:
 def errors(intervals: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
     """Return Plotly's error bars. intervals: middle, lower and upper end of each point; an end that is not known is 0
     or infinite, and has no bar."""
-    up = [high - middle if math.isfinite(high) else 0.0 for middle, _, high in intervals]
-    down = [middle - low if low > 0 else 0.0 for middle, low, _ in intervals]
+    up = [max(0.0, high - middle) if math.isfinite(high) else 0.0 for middle, _, high in intervals]
+    down = [max(0.0, middle - low) if low > 0 else 0.0 for middle, low, _ in intervals]
     return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.5, "width": 4}
 
 

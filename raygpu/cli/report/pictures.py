@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli.report.content import Figure, Page
+from raygpu.errors import one_line
 from raygpu.records.run_data import RunData
 
 if TYPE_CHECKING:  # it takes seconds to import
@@ -24,43 +26,59 @@ PICTURES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """Names of the figures in each picture of a run, side by side."""
 MOST_ROWS = 60
 """Largest number of names on an axis, as of the slots of GPUs."""
+LONGEST_NAME = 40
+"""Largest number of characters of a name on an axis or in a legend."""
+CHARACTERS_PER_INCH = 13
+"""Characters of a title in its size."""
 PIXELS_PER_INCH = 84
 """Of a figure's height in the page."""
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKS = {"circle": "o", "circle-open": "o", "star": "*", "diamond": "D", "x": "x"}
 
 
-def write_pictures(page: Page, run: RunData) -> None:
-    """Write the pictures of a run's page into its folder; none where the page lacks their figures."""
+def write_pictures(page: Page, run: RunData, warn: Callable[[str], None]) -> None:
+    """Write the pictures of a run's page into its folder; none where the page lacks their figures.
+
+    A picture that cannot be drawn is told: no result depends on it.
+    """
     known = {figure.name: figure for section in page.sections for figure in section.figures}
     kind = "pack --advise" if run.advice is not None else run.kind
     for name, names in PICTURES[kind].items():
         if figures := [known[each] for each in names if each in known]:
             path = run.folder.path / name
-            path.parent.mkdir(exist_ok=True)
-            draw(f"{page.title}\n{page.subtitle}", figures, path)
+            try:
+                path.parent.mkdir(exist_ok=True)
+                draw(f"{page.title}\n{page.subtitle}", figures, path)
+            except Exception as error:  # noqa: BLE001 - as above
+                warn(f"no picture {name}: {one_line(error)}")
 
 
 def draw(title: str, figures: Sequence[Figure], path: Path) -> None:
     """Draw figures side by side. `savefig` would draw them twice, the first time for their layout alone."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Picture
 
     width, height = (9 if len(figures) == 1 else 13), max(figure.height_px for figure in figures) / PIXELS_PER_INCH
-    picture = Picture(figsize=(width, height + 0.5), dpi=110, layout="constrained")
-    picture.suptitle(title, fontsize=10)
-    for part, figure in zip(picture.subfigures(1, len(figures), squeeze=False)[0], figures, strict=True):
-        axes = part.subplots()
-        axes.set_title(figure.title, fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        axes.set_axisbelow(True)
-        _draw(axes, figure.plot.to_plotly_json())
-        handles, labels = axes.get_legend_handles_labels()
-        if labels:
-            columns = max(1, int(14 * width / len(figures) / (6 + max(map(len, labels)))))
-            part.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-    FigureCanvasAgg(picture).print_png(path)
+    lines = [textwrap.fill(line, CHARACTERS_PER_INCH * width, max_lines=2) for line in title.splitlines()]
+    with rc_context({"text.parse_math": False}):  # a command in a title may have dollar signs
+        picture = Picture(figsize=(width, height), dpi=110, layout="constrained")
+        picture.suptitle("\n".join(lines), fontsize=10)
+        rows = 0
+        for part, figure in zip(picture.subfigures(1, len(figures), squeeze=False)[0], figures, strict=True):
+            axes = part.subplots()
+            axes.set_title(figure.title, fontsize=10)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(alpha=0.25)
+            axes.set_axisbelow(True)
+            _draw(axes, figure.plot.to_plotly_json())
+            handles, labels = axes.get_legend_handles_labels()
+            if labels:
+                columns = max(1, int(14 * width / len(figures) / (10 + max(map(len, labels)))))
+                rows = max(rows, math.ceil(len(labels) / columns))
+                part.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        picture.set_figheight(height + 0.2 * (rows + sum(line.count("\n") + 1 for line in lines)))
+        FigureCanvasAgg(picture).print_png(path)
 
 
 def _draw(axes: Axes, plot: Mapping[str, Any]) -> None:
@@ -111,7 +129,7 @@ def _bars(
             corners.append([end[::-1] for end in ends] if trace.get("orientation") == "h" else ends)
     colour = trace["marker"]["color"]
     axes.add_collection(
-        PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=0.3, label=trace["name"])
+        PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=0.3, label=_label(trace["name"]))
     )
     axes.autoscale_view()
 
@@ -131,11 +149,20 @@ def _curve(axes: Axes, trace: Mapping[str, Any], x: Sequence[float], y: Sequence
         markersize=0.8 * marker.get("size", 6),
         markerfacecolor="none" if hollow else colour,
         markeredgecolor=marker.get("line", {}).get("color", colour),
-        label=trace.get("name") if trace.get("showlegend", True) else None,
+        label=_label(trace.get("name")) if trace.get("showlegend", True) else None,
     )
     if "error_y" in trace:
-        ends = [trace["error_y"]["arrayminus"], trace["error_y"]["array"]]
+        ends = [[each or math.nan for each in trace["error_y"][side]] for side in ("arrayminus", "array")]
         axes.errorbar(x, y, yerr=ends, fmt="none", ecolor=colour, capsize=3)
+
+
+def _label(name: str | None) -> str | None:
+    """Return a name for the legend, from which matplotlib leaves out those that begin with an underscore."""
+    return name and _short(f" {name}" if name.startswith("_") else name)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
 def _axis(axes: Axes, letter: str, layout: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -152,7 +179,7 @@ def _axis(axes: Axes, letter: str, layout: Mapping[str, Any], names: Sequence[st
         axis.set_ticks(layout["tickvals"], labels=layout.get("ticktext"))
         axis.set_ticks([], minor=True)
     if names:
-        axis.set_ticks(range(len(names)), labels=names)
+        axis.set_ticks(range(len(names)), labels=[_short(name) for name in names])
     if layout.get("rangemode") == "tozero":
         axes.set(**{f"{letter}lim": (0, None)})
     if "range" in layout:

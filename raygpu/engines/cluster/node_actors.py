@@ -28,5 +28,10 @@ def start_actor(actor: type[Any], *arguments: Any) -> Any:
 
 
 def visible_of_raylet() -> str | None:
-    """Return CUDA_VISIBLE_DEVICES of a worker's raylet, its parent; None if it is not set. Ray changes the worker's."""
-    return environment_of(os.getppid()).get("CUDA_VISIBLE_DEVICES")
+    """Return CUDA_VISIBLE_DEVICES of a worker's raylet, its parent; None if it is not set. Ray changes the worker's.
+
+    Raises RuntimeError if the raylet's environment cannot be read.
+    """
+    if not (environment := environment_of(os.getppid())):
+        raise RuntimeError("the environment of Ray's raylet cannot be read")
+    return environment.get("CUDA_VISIBLE_DEVICES")

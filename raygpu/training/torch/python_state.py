@@ -28,9 +28,10 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Hyperparameters
+from raygpu.training.torch.models import GIVEN
 
-TORCH_S_OWN = frozenset(vars(nn.Module()))
-"""Attributes that torch keeps of every module: parameters, buffers, submodules, hooks, the training flag."""
+NO_STATE = frozenset(vars(nn.Module())) | {GIVEN}
+"""Attributes of modules that are torch's own (parameters, submodules, hooks, the training flag ...), or raygpu's."""
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
 CONSTANT = (*FUNCTIONS, ModuleType, type, nn.Module, logging.Logger)
 """Kinds of objects that are no state: modules are looked at by themselves."""
@@ -135,7 +136,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 def _of_object(owner: object, path: str) -> Iterator[tuple[str, str]]:
     """Yield the attributes of an object and its classes, and the variables of its methods and forward hooks."""
     for name, value in _attributes(owner):
-        if name not in TORCH_S_OWN or not isinstance(owner, nn.Module):
+        if name not in NO_STATE or not isinstance(owner, nn.Module):
             yield f"{path}.{name}", _text(value)
     functions: list[FunctionType] = []
     for kind in type(owner).__mro__:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure as Picture
 
 from raygpu.cli.report import pictures
 from raygpu.cli.report.balance_page import balance_page
-from raygpu.cli.report.pack_figures import device_figures, throughput_figure
+from raygpu.cli.report.content import Figure, figure
+from raygpu.cli.report.pack_figures import device_figures, errors, throughput_figure
 from raygpu.cli.report.pack_page import pack_page
 from raygpu.cli.report.pictures import draw, write_pictures
 from raygpu.cli.report.place_page import place_page
@@ -37,7 +38,7 @@ PAGES = {"pack": pack_page, "place": place_page, "balance": balance_page}
 )
 def test_a_measurement_has_its_pictures(make: Callable[[Path], RunDirectory], names: list[str], tmp_path: Path) -> None:
     run = data(make(tmp_path / "run"))
-    write_pictures(PAGES[run.kind](run), run)
+    write_pictures(PAGES[run.kind](run), run, pytest.fail)
     found = sorted(run.folder.path.glob("*.png"))
     assert [path.name for path in found] == names
     assert all(path.stat().st_size > 5000 for path in found)
@@ -46,7 +47,7 @@ def test_a_measurement_has_its_pictures(make: Callable[[Path], RunDirectory], na
 def test_nothing_measured_is_no_picture(tmp_path: Path) -> None:
     run = data(pack_folder(tmp_path / "run"))
     run = replace(run, profile=replace(PROFILE, points=()))
-    write_pictures(pack_page(run), run)
+    write_pictures(pack_page(run), run, pytest.fail)
     assert not list(run.folder.path.glob("*.png"))
 
 
@@ -122,5 +123,34 @@ def test_a_sweep_of_many_trials_is_drawn(tmp_path: Path) -> None:
     from raygpu.cli.report.sweep_page import sweep_page
 
     run = sweep(tmp_path / "run", 300)
-    write_pictures(sweep_page(run), run)
+    write_pictures(sweep_page(run), run, pytest.fail)
     assert sorted(path.name for path in run.folder.plots.iterdir()) == ["gpus.png", "score.png"]
+
+
+def test_any_command_and_any_names_are_drawn(tmp_path: Path) -> None:
+    """A dollar sign begins no formula, an underscore hides no curve, and a long name leaves room for the curves."""
+    curves, bars = figure(yaxis_title="seconds"), figure()
+    names = [f"_run {number} " + "of a long name " * (8 * (number % 2)) for number in range(16)]
+    for name in names:
+        curves.add_scatter(x=[1, 2], y=[1.0, 2.0], name=name, mode="lines", line={"color": "red"})
+    bars.add_bar(x=names, y=[1.0] * len(names), name="_bars", marker={"color": "blue"})
+    path = tmp_path / "any.png"
+    title = "python train.py a $50% b $x_1_2 --out $OUT " * 6
+    draw(f"{title}\n{title}", [Figure(name, name, each, name) for name, each in (("a", curves), ("b", bars))], path)
+    assert path.stat().st_size > 5000
+
+
+def test_no_bar_of_an_error_is_less_than_nothing() -> None:
+    """By rounding, an end of an interval without width may lie on the other side of its middle."""
+    ends = errors([(1000.0, 1000.0000000001, 999.9999999999), (5.0, 4.0, math.inf), (5.0, 0.0, 7.0)])
+    assert (ends["array"], ends["arrayminus"]) == ([0.0, 0.0, 2.0], [0.0, 1.0, 0.0])
+
+
+def test_a_picture_that_cannot_be_drawn_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr(pictures, "draw", fail)
+    run, told = data(pack_folder(tmp_path / "run")), list[str]()
+    write_pictures(pack_page(run), run, told.append)
+    assert told == ["no picture curve.png: ValueError: no such colour"]

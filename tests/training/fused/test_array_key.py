@@ -43,10 +43,23 @@ class Smoothed(TorchExperiment):
         return nn.functional.cross_entropy(outputs, targets, label_smoothing=smoothing)
 
 
-def key(experiment: TorchExperiment, lr: float = 0.1) -> str | None:
-    trials = [Trial(f"t{i}", i, {"lr": lr * (i + 1), "batch_size": 4}) for i in range(2)]
+def key(experiment: TorchExperiment, lr: float = 0.1, seed: int = 0) -> str | None:
+    trials = [Trial(f"t{i}", seed + i, {"lr": lr * (i + 1), "batch_size": 4}) for i in range(2)]
     settings = Settings(1, 1, "float32", Path())
     return array_key(TorchArray(experiment, experiment.data(), trials, settings, device=torch.device("cpu")))
+
+
+class Projected(Smoothed):
+    """Has a buffer that is drawn by the trial's seed."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = super().model(hp)
+        model.register_buffer("projection", torch.randn(4))
+        return model
+
+
+def test_seeds_of_trials_are_not_in_the_key() -> None:
+    assert key(Projected()) == key(Projected(), seed=5) is not None
 
 
 def test_a_constant_of_the_experiment_is_in_the_key() -> None:
