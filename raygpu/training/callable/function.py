@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import queue
 import threading
@@ -23,7 +24,8 @@ class FunctionTraining(Training):
     """Training of a user's function, which runs only while the next epoch is asked for.
 
     The function gets one dict: the hyper-parameters, and `epochs` and `seed`, in a cross-validation `fold` and `folds`
-    too, unless the space has its own. Metrics that it returns are its one report, if it has made none.
+    too, unless the space has its own. Its lists and dicts are copies, which the function may change. Metrics that it
+    returns are its one report, if it has made none.
     """
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], trial: Trial, settings: Settings) -> None:
@@ -31,7 +33,8 @@ class FunctionTraining(Training):
         self.epochs = settings.epochs
         self.epoch = 0
         folds = {"fold": trial.fold, "folds": settings.folds} if trial.fold is not None else {}
-        self.config = {"seed": trial.seed, "epochs": settings.epochs, **folds, **trial.hyperparameters}
+        values = copy.deepcopy(dict(trial.hyperparameters))  # trials that draw the same list have one object
+        self.config = {"seed": trial.seed, "epochs": settings.epochs, **folds, **values}
         self._channel = _Handover()
         self._thread = threading.Thread(target=self._run, name=trial.trial_id, daemon=True)
         self._started = self._ended = False
@@ -75,8 +78,13 @@ class FunctionTraining(Training):
         except _Ended:
             pass
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it, SystemExit too
-            end = error
+            if not self._has_exited_well(error):
+                end = error
         self._channel.results.put(end)
+
+    def _has_exited_well(self, error: BaseException) -> bool:
+        """Return whether the function has reported and ended by `sys.exit()`, as a script ends well."""
+        return isinstance(error, SystemExit) and error.code in (None, 0) and self._channel.num_reports > 0
 
     def _take_returned(self, returned: Any) -> None:
         """Report the metrics that the function returns, if it has reported none."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,50 @@ def test_epochs_bound_it_and_closing_ends_it(tmp_path: Path) -> None:
     assert run.run_epoch() is None
     run.close()
     assert ended == [True]
+
+
+def test_what_it_changes_reaches_no_other_training(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def train(config: dict[str, Any]) -> None:
+        seen.append((list(config["layers"]), dict(config["options"])))
+        config["layers"][0].append(10)
+        config["options"]["inner"].clear()
+        raygpu.report(loss=1.0)
+
+    layers, options = [[64]], {"inner": [1]}
+    for _ in range(2):  # trials that have drawn the same choice, or one trial that begins again
+        run = training(train, tmp_path, layers=layers, options=options)
+        assert run.run_epoch() is not None
+        run.close()
+    assert seen == [([[64, 10]], {"inner": []})] * 2
+    assert (layers, options) == ([[64]], {"inner": [1]})
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_a_function_that_exits_well_after_a_report_has_ended(tmp_path: Path, code: int | None) -> None:
+    def train(config: dict[str, Any]) -> None:
+        raygpu.report(loss=1.0)
+        sys.exit(code)
+
+    run = training(train, tmp_path)
+    assert run.run_epoch() is not None
+    assert run.run_epoch() is None
+    run.close()
+
+
+@pytest.mark.parametrize(("reports", "code"), [(1, 1), (0, 0)])
+def test_another_exit_is_a_fault(tmp_path: Path, reports: int, code: int) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for _ in range(reports):
+            raygpu.report(loss=1.0)
+        sys.exit(code)
+
+    run = training(train, tmp_path)
+    with pytest.raises(SystemExit):
+        while run.run_epoch() is not None:
+            pass
+    run.close()
 
 
 def test_what_it_raises_comes_out(tmp_path: Path) -> None:
