@@ -158,8 +158,10 @@ class _Script:
         global _num_reports
         _num_reports += 1
         # One write of one line: lines of several processes do not mix below the pipe's atomic size (4096 bytes).
+        line = json.dumps(metrics).encode() + b"\n"
         with open(self.pipe, "ab", buffering=0) as pipe:
-            pipe.write(json.dumps(metrics).encode() + b"\n")
+            while line:  # a signal, as that of a pause, cuts a long write short
+                line = line[pipe.write(line) :]
 
     def checkpoint(self, state: Any) -> None:
         """Write the state into the folder, with the number of its epoch if this process counts them."""

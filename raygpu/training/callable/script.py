@@ -31,7 +31,9 @@ OUTPUT_FILE = "output.txt"
 UNREAD_FILE = "reports.json"
 """Reports of a fast script up to its saved state, beside it, that nothing has read before it was saved."""
 LONGEST_LINE = 64 * 1024
-"""Largest number of bytes of a line from which metrics are read."""
+"""Largest number of bytes of a printed line from which metrics are read."""
+LONGEST_REPORT = 16 * 1024 * 1024
+"""Largest number of bytes of one `raygpu.report`."""
 SOURCE_VARIABLE = "RAYGPU_SOURCE_FOLDER"
 """Variable that names the folder that the command is written for."""
 LINE_END = re.compile(rb"[\r\n]")
@@ -159,12 +161,21 @@ class ScriptTraining(Training):
             found, before = True, len(self._reports)
             if key.fd != self._reported:
                 self._output.write(data)
-            *lines, rest = LINE_END.split(self._lines[key.fd] + data)
-            self._lines[key.fd] = rest if len(rest) <= LONGEST_LINE else b""
+            *lines, rest = LINE_END.split(data)
             for line in lines:
-                self._take(key.fd, line)
+                self._take(key.fd, self._lines[key.fd] + line)
+                self._lines[key.fd] = b""
+            self._keep_rest(key.fd, self._lines[key.fd] + rest)
             self._is_behind |= len(self._reports) > before + 1
         return found
+
+    def _keep_rest(self, descriptor: int, rest: bytes) -> None:
+        """Keep the beginning of a line until its end comes. Raises ValueError for a report that is too long."""
+        is_report = descriptor == self._reported
+        fits = len(rest) <= (LONGEST_REPORT if is_report else LONGEST_LINE)
+        self._lines[descriptor] = rest if fits else b""
+        if is_report and not fits:
+            raise ValueError(f"raygpu.report: read more than {LONGEST_REPORT:,} bytes; allowed: fewer in one report")
 
     def _take(self, descriptor: int, line: bytes) -> None:
         """Take in the metrics of a line: an object of JSON is a report, and so is a complete set by expressions."""

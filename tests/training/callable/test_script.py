@@ -281,3 +281,16 @@ def test_what_cannot_be_executed_is_told_without_a_traceback(tmp_path: Path, com
         training.run_epoch()
     assert "Traceback" not in str(raised.value)
     training.close()
+
+
+def test_a_long_report_is_taken_whole_and_one_that_is_too_long_is_a_fault(script: Make, tmp_path: Path) -> None:
+    body = "import raygpu\nraygpu.report(**{f'metric_of_the_class_with_the_number_{n}': n / 7 for n in range(8000)})\n"
+    training = script(body)
+    result = training.run_epoch()
+    assert result is not None
+    assert len(result.metrics) == 8000  # about 480 KiB
+    training.close()
+    endless = script("import raygpu\nraygpu.report(**{'m' * 17_000_000: 1.0})\n")
+    with pytest.raises(ValueError, match="read more than 16,777,216 bytes"):
+        endless.run_epoch()
+    endless.close()
