@@ -112,8 +112,16 @@ def run(
 
 def _main(arguments: Arguments) -> Outcome:
     result = _run(arguments)
-    ended = INCOMPLETE if incomplete(result.summary) else 0
-    return Outcome(130 if result.interrupted else ended, result.summary or None)
+    return Outcome(_exit_code(result), result.summary or None)
+
+
+def _exit_code(result: Result) -> int:
+    """Return the exit code: 0; 1 without a checkpoint of a finite score; 3 if MLflow lacks a part; 130 after Ctrl-C."""
+    if result.interrupted:
+        return 130
+    if result.summary and result.summary["best"] is None:
+        return 1
+    return INCOMPLETE if incomplete(result.summary) else 0
 
 
 def _run(arguments: Arguments) -> Result:

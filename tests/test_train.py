@@ -60,6 +60,17 @@ def without_tracking(make: Make, **values: Any) -> TrainConfig:
     return make(**{"tracking": {"enabled": False}, **values})
 
 
+@pytest.mark.parametrize(
+    ("best", "interrupted", "code"),
+    [({"score": 0.5}, False, 0), (None, False, 1), (None, True, 130)],
+)
+def test_the_exit_code_tells_of_a_training_without_a_score(
+    monkeypatch: pytest.MonkeyPatch, best: dict[str, float] | None, interrupted: bool, code: int
+) -> None:
+    monkeypatch.setattr(train, "_run", lambda arguments: train.Result({"best": best}, None, interrupted))
+    assert train.main(["--warm-start"]) == code
+
+
 def last_checkpoint(result: train.Result) -> Path:
     return Path(RunDirectory(result.folder).training_checkpoints()[0].uri)
 

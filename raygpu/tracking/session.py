@@ -368,7 +368,9 @@ class TrainSession(Session):
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
         metrics |= metrics_on_test(summary)
-        return Ending("interrupted" if interrupted else "finished", metrics, {}, files)
+        # As of a sweep whose trials all diverged: no checkpoint has a finite score.
+        status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
+        return Ending(status, metrics, {}, files)
 
 
 def metrics_on_test(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from raygpu.cli.training_view import TrainConsole, checkpoint_line, ending, epoc
 from raygpu.devices import disk
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import ray_files
-from raygpu.errors import TrackingError
+from raygpu.errors import RaygpuError, TrackingError
 from raygpu.experiment import take
 from raygpu.records import timeline
 from raygpu.records.clock import Stages
@@ -131,7 +131,7 @@ class TrainingRun:
     def run(self) -> TrainingOutcome:
         """Train to the end, or Ctrl-C; delete a training that failed before its first checkpoint."""
         from raygpu.engines.cluster.prometheus import TrainingExporter
-        from raygpu.engines.train.production import ProductionRun
+        from raygpu.engines.train.production import ProcessLost, ProductionRun
 
         config, console = self.config, self.console
         exporter = TrainingExporter(self.folder.name, self.history, lambda: self._readings)
@@ -157,6 +157,8 @@ class TrainingRun:
             if isinstance(error, KeyboardInterrupt) and self._can_go_on:
                 line = f"interrupted; go on after the last checkpoint with: {self.folder.resumed_by('train')}"
                 raise KeyboardInterrupt(line) from error
+            if isinstance(error, ProcessLost):
+                raise RaygpuError(f"{error}; go on with: {self.folder.resumed_by('train')}") from error
             raise
         finally:
             console.stop(self.history)

@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 import ray.train
+from ray.exceptions import RayActorError
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raygpu.devices import disk
@@ -182,17 +183,22 @@ class ProductionRun:
             checkpoint = fitting.result().checkpoint
             last = setup.folder.beside(checkpoint.path) if checkpoint else None
             self.ended = TrainingOutcome(last, BestCheckpoint(setup.folder).kept, interrupted)
+        elif isinstance(error, RayActorError):
+            raise ProcessLost("Ray Train's controller, which starts the workers, was lost", str(error))
         elif not self._is_by_space(error) or self._stops_by_space >= MOST_STOPS:
             line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
-            raise TrainingFailed(line, str(error))
+            raise ProcessLost(line, str(error))
 
     def _is_by_space(self, error: BaseException) -> bool:
         """Return whether a full disk has stopped the training: Ray may tell of the workers that ended with its own."""
         return disk.is_full(error) or disk.full(ray_files.disks(self._path)) is not None
 
     def _reports(self, failed: list[Failed]) -> list[WorkerReport | Notice]:
-        """Take the workers' reports, and add those of failures to `failed`."""
-        reports: list[WorkerReport | Notice] = ray.get(self.mailbox.take.remote())
+        """Take the workers' reports, and add those of failures to `failed`. Raises ProcessLost without the mailbox."""
+        try:
+            reports: list[WorkerReport | Notice] = ray.get(self.mailbox.take.remote())
+        except RayActorError as error:
+            raise ProcessLost("the process that takes the workers' reports was lost", str(error)) from error
         failed += [one for one in reports if isinstance(one, Failed)]
         if any(isinstance(one, Saved) for one in reports):
             self._stops_by_space = 0
@@ -272,6 +278,10 @@ class TrainingFailed(RaygpuError):
     def __init__(self, line: str, traceback: str, *, out_of_memory: bool = False) -> None:
         super().__init__(line)
         self.traceback, self.out_of_memory = traceback, out_of_memory
+
+
+class ProcessLost(TrainingFailed):
+    """A process was lost without which the training does not go on; another start goes on after its checkpoint."""
 
 
 def _fitting(trainer: Any) -> Future[Any]:

@@ -150,11 +150,11 @@ class RankGroup:
 
 @contextmanager
 def failures_reported(mailbox: Any) -> Iterator[None]:
-    """Report an error of the user's code to the mailbox before it is raised, and `sys.exit` as one; not an error that a
-    lost rank or a full disk has caused."""
+    """Report an error of the user's code to the mailbox before it is raised, `sys.exit` and KeyboardInterrupt too; not
+    an error that a lost rank or a full disk has caused."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if not _is_lost_peer(error) and not disk.is_full(error):
             rank = ray.train.get_context().get_world_rank()
             ray.get(mailbox.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from raygpu.errors import one_line
 from raygpu.records.training_progress import ControlRequest, Progress
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
@@ -63,6 +64,10 @@ class FunctionRank:
             result = self._training.run_epoch()
         except SystemExit as error:  # which would end Ray's worker without a word
             raise RuntimeError(f"the function has called sys.exit({error.code!r})") from error
+        except Exception:
+            raise
+        except BaseException as error:  # KeyboardInterrupt is no person's Ctrl-C here
+            raise RuntimeError(f"the function has raised {one_line(error)}") from error
         if result is None and not self.epoch:
             raise RuntimeError("the function ended without a metric: call raygpu.report(...), or return a dict")
         return result

@@ -1,4 +1,4 @@
-"""A production training on a full disk, and one whose Ray gets the signal too that ends it."""
+"""A production training on a full disk, one that loses a process, and one whose Ray gets the signal that ends it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError
 
 from raygpu import train
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
+from raygpu.engines.train import production
+from raygpu.engines.train.production import ProcessLost, ProductionRun
 from tests.full_disk import fill_for_a_while
 from tests.processes import terminate_all
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.timeout(150)
 VALUES: dict[str, Any] = {
     "name": "test",
     "experiment": "tests.train_cases:Small",
@@ -29,6 +34,7 @@ VALUES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_it_waits_for_space(ray_address: str, new_store: Callable[[Path], str], small_disk: Path) -> None:
     tracking = {"uri": new_store(small_disk.parent)}
     values = VALUES | {"epochs": 40, "runs_dir": str(small_disk), "tracking": tracking, "max_failures": 0}
@@ -42,6 +48,32 @@ def test_it_waits_for_space(ray_address: str, new_store: Callable[[Path], str], 
     assert "there is space again" in shown.getvalue()
     assert result.summary["epochs"] == 40
     assert (result.summary["tracking"]["undelivered"], result.summary["tracking"]["fault"]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ("mailbox", "the process that takes the workers' reports was lost"),
+        ("controller", "Ray Train's controller, which starts the workers, was lost"),
+    ],
+)
+def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def take() -> list[Any]:
+        if lost == "mailbox":
+            raise ActorDiedError
+        return []
+
+    fitting: Future[Any] = Future()
+    if lost == "controller":
+        fitting.set_exception(ActorDiedError())
+    take_remote = SimpleNamespace(remote=lambda: take)
+    monkeypatch.setattr(production, "start_actor", lambda kind: SimpleNamespace(take=take_remote))
+    monkeypatch.setattr(production.ray, "get", lambda asked: asked())
+    monkeypatch.setattr(production, "_trainer", lambda setup, mailbox: SimpleNamespace(end=lambda: False))
+    monkeypatch.setattr(production, "_fitting", lambda trainer: fitting)
+    setup: Any = SimpleNamespace(mailbox=None, folder=SimpleNamespace(path=tmp_path), max_failures=2)
+    with pytest.raises(ProcessLost, match=words):
+        list(ProductionRun(setup))
 
 
 CASE = """
@@ -58,6 +90,7 @@ enabled = false
 """
 
 
+@pytest.mark.slow
 def test_sigterm_to_all_processes_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "case.toml").write_text(CASE)
     command = [sys.executable, "-m", "raygpu.train", "case.toml", "--name", "t", "--runs-dir", "runs"]

@@ -27,7 +27,7 @@ def test_a_node_that_joined_later_takes_the_place_of_a_lost_one(
     assert _placed(told, count) == placed
 
 
-@pytest.mark.parametrize("error", [ValueError("too long"), SystemExit("too long")])
+@pytest.mark.parametrize("error", [ValueError("too long"), SystemExit("too long"), KeyboardInterrupt("too long")])
 def test_what_the_user_s_code_raises_is_told_an_exit_too(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     told: list[Any] = []
     context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)

@@ -108,10 +108,16 @@ def leaves(config: dict[str, Any]) -> None:
     raise SystemExit("enough")
 
 
+def interrupts(config: dict[str, Any]) -> None:
+    raygpu.report(score=1.0)
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("function", "error", "words"),
     [
         (raises, KeyError, "lost"),
+        (interrupts, RuntimeError, "the function has raised KeyboardInterrupt"),
         (leaves, RuntimeError, r"the function has called sys\.exit\('enough'\)"),
         (lambda config: None, RuntimeError, "the function ended without a metric"),
         (lambda config: {"loss": 1.0}, UnknownMetric, "metric: read 'score'; the experiment reports: loss"),
