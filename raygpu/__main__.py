@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from raygpu import __version__
+from raygpu.records.output import open_closed_streams
 
 COMMANDS = {
     "init": "Write examples, experiments and configurations, into this folder.",
@@ -43,6 +44,7 @@ USAGE = "\n".join(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first word names; return its exit code, 2 for a name that is none."""
     words = sys.argv[1:] if argv is None else list(argv)
+    open_closed_streams()
     try:
         if argv is None and words and words[0] in SERVED:
             from raygpu.engines.cluster.service.handover import served

@@ -21,7 +21,9 @@ from raygpu.config.command_names import as_typed, typed
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
+from raygpu.records.begun_run import begun, interrupted_line
 from raygpu.records.json_files import as_json
+from raygpu.records.output import enduring_output, open_closed_streams
 
 INCOMPLETE = 3
 """The exit code of a run whose results are complete here, while MLflow lacks some of them."""
@@ -66,7 +68,8 @@ def incomplete(summary: Mapping[str, Any]) -> bool:
 def framed(run: Callable[[], int], interrupted: str) -> int:
     """Call `run` and return its exit code; 2 for bad input, 1 for another fault, 130 after Ctrl-C, each printed in
     lines."""
-    token, detail = in_command.set(True), shown_detail.set("normal")
+    open_closed_streams()
+    token, detail, run_begun = in_command.set(True), shown_detail.set("normal"), begun.set(None)
     exit_without_collections()
     try:
         return run()
@@ -78,12 +81,13 @@ def framed(run: Callable[[], int], interrupted: str) -> int:
         print_faults([str(error)])
         return 1
     except KeyboardInterrupt as stop:
-        print_faults([str(stop) or interrupted])
+        print_faults([str(stop) or interrupted_line() or interrupted])
         return 130
     finally:
         leftover_threads.watch()
         in_command.reset(token)
         shown_detail.reset(detail)
+        begun.reset(run_begun)
 
 
 def exit_without_collections() -> None:
@@ -159,7 +163,8 @@ class Command:
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the command line; return the exit code: that of `run`, or of `framed`."""
         words = sys.argv[1:] if argv is None else list(argv)
-        return framed(lambda: self._run(words), self.interrupted)
+        with enduring_output():
+            return framed(lambda: self._run(words), self.interrupted)
 
     def _run(self, argv: Sequence[str]) -> int:
         arguments = self.flags.parse(argv)

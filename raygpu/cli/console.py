@@ -6,6 +6,7 @@ With -q it prints warnings and results alone, with -v details too, each line wit
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,16 @@ shown_detail: ContextVar[Detail] = ContextVar("shown_detail", default="normal")
 """Amount that a command prints: -q and -v set it."""
 
 
+class _Console(Console):
+    """A console of rich that goes on without a word once the reader of its stream has left: rich ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Send all further output to /dev/null."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.file.fileno())
+        os.close(null)
+
+
 class LiveConsole:
     """A live table on a terminal or in a notebook; elsewhere plain lines, when there is something new.
 
@@ -44,7 +55,7 @@ class LiveConsole:
         self._detail = shown_detail.get()
         out = stream or (sys.stderr if json else sys.stdout)
         # A file or a pipe gets no escape codes, whatever FORCE_COLOR says: a log is read later, by other programs.
-        self.console = Console(
+        self.console = _Console(
             file=stream,
             stderr=json and stream is None,
             highlight=False,

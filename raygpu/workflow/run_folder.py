@@ -11,6 +11,7 @@ from raygpu.config import StoredConfig
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.errors import RaygpuError, one_line
+from raygpu.records.begun_run import begun
 from raygpu.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def ready_folder(
     try:
         yield folder
         cluster.require(folder.shared)
+        begun.set(folder)
     except (RaygpuError, OSError) as error:
         if resume is None:
             folder.remove()
@@ -42,9 +44,10 @@ def ready_folder(
 
 @contextmanager
 def removed_if_failed(folder: RunDirectory) -> Iterator[None]:
-    """Remove the run's folder if the block fails."""
+    """Remove the run's folder if the block fails, else note that the run has begun."""
     try:
         yield
     except BaseException:
         folder.remove()
         raise
+    begun.set(folder)

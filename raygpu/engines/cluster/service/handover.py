@@ -20,6 +20,7 @@ from raygpu.engines.cluster.service.connection import Connection
 from raygpu.engines.cluster.service.fingerprint import Fingerprint, may_take_over
 from raygpu.engines.cluster.service.folder import ServiceFolder
 from raygpu.records.clock import command_age_s
+from raygpu.records.output import open_closed_streams
 from raygpu.storage import is_job
 
 SWITCH = "RAYGPU_SERVICE"
@@ -36,6 +37,7 @@ def served(words: Sequence[str], run: Callable[[], int]) -> int:
     words: the command's name and its arguments. A call for help, a submitted job, and a terminal that has turned the
     service off, stay here.
     """
+    open_closed_streams()
     if not {"-h", "--help"} & set(words) and os.environ.get(SWITCH) != "off" and not is_job():
         code = handed_over(words)
         if code is not None:

@@ -1,0 +1,77 @@
+"""A command goes on to its end, whatever becomes of its output."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from raygpu.cli.command import Command, Outcome
+from raygpu.cli.console import LiveConsole
+from raygpu.config import PackConfig
+
+def run(arguments):
+    console = LiveConsole()
+    for number in range(3000):
+        console.line("a line of the progress " * 3)
+        print("a line of Ray's", number)
+        print("a line of a log", number, file=sys.stderr)
+    Path("done").touch()
+    return Outcome(3)
+
+raise SystemExit(Command("pack", "", PackConfig, Path("none.toml"), {"json": ""}, run).main([]))
+"""
+
+
+def started(folder: Path, **streams: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=folder, env=environment, **streams)
+
+
+def test_it_goes_on_once_the_reader_has_left(tmp_path: Path) -> None:
+    process = started(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(60) == 3
+    assert (tmp_path / "done").is_file()
+
+
+def test_it_goes_on_once_the_terminal_is_gone(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    process = started(tmp_path, stdout=follower, stderr=follower)
+    os.close(follower)
+    os.read(leader, 100)
+    os.close(leader)
+    assert process.wait(60) == 3
+    assert (tmp_path / "done").is_file()
+
+
+def test_it_goes_on_with_a_full_disk_behind_its_output(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = started(tmp_path, stdout=full, stderr=full)
+    assert process.wait(60) == 3
+    assert (tmp_path / "done").is_file()
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "1>&- 2>&-", "0>&- 1>&- 2>&-"])
+@pytest.mark.parametrize("module", ["raygpu", "raygpu.pack"])
+def test_closed_streams_are_dev_null(closed: str, module: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", module, *(["pack"] if module == "raygpu" else []), "none.toml"]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    command = f"exec {closed}; exec {' '.join(words)}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert b"Traceback" not in done.stderr
+    if "2>&-" not in closed:
+        assert b"none.toml" in done.stderr
