@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli.report.content import Figure, Table, figure, restyle
@@ -26,6 +26,8 @@ MOST_CATEGORIES = 24
 """Largest number of values of a hyper-parameter that is no number, or that not each trial has, in the figures."""
 NUM_ROWS = 20
 """Number of trials in the table of the parallel coordinates."""
+MOST_DRAWN = 30
+"""Largest number of hyper-parameters in a figure; Optuna's slices take a time that grows with its square."""
 LARGE_RATIO = 50.0
 """Ratio of the largest to the smallest value from which a listed hyper-parameter has a logarithmic axis."""
 
@@ -38,13 +40,25 @@ def search_figures(run: RunData) -> tuple[list[Figure], list[str]]:
         return [], [*notes, "The trials' scores say nothing on the hyper-parameters: fewer than two differ."]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna's own figures are marked as experimental now and then
-        study = _study(run, rows, names)
-        figures = [_parallel(run, study, rows, names), _slices(run, study, names)]
+        study, found = _study(run, rows, names), dict[str, float]()
         if len(rows) >= FEWEST and len({row.score for row in rows}) > 1:
-            figures.insert(1, _importance(study))
+            found = _importances(study)
         else:
             notes.append(f"Importance is estimated from {FEWEST} trials with a score on; there are {len(rows)}.")
+        drawn = _drawn(names, found)
+        figures = [_parallel(run, study, rows, drawn), _slices(run, study, drawn)]
+        if found:
+            figures.insert(1, _importance(study, found))
+    if len(drawn) < len(names):
+        which = "the most important ones" if found else "the first ones"
+        notes.append(f"The figures show {len(drawn)} of {len(names):,} hyper-parameters, {which}.")
     return figures, notes
+
+
+def _drawn(names: Sequence[str], importances: Mapping[str, float]) -> list[str]:
+    """Return the hyper-parameters of the figures, in their order: the most important ones, where there are too many."""
+    chosen = set(list(importances or names)[:MOST_DRAWN])
+    return [name for name in names if name in chosen]
 
 
 def _varied(rows: Sequence[TrialRow]) -> tuple[list[str], list[str]]:
@@ -155,36 +169,47 @@ def _axis(name: str, values: Sequence[Any], distribution: BaseDistribution) -> d
     }
 
 
-def _importance(study: Study) -> Figure:
-    """Return which hyper-parameters decide whether a trial is among the best: PED-ANOVA (Watanabe et al. 2023).
+def _best_quantile(study: Study) -> float:
+    return max(BEST_PART, FEWEST_BEST / len(study.trials))
+
+
+def _importances(study: Study) -> dict[str, float]:
+    """Return how much each hyper-parameter decides whether a trial is among the best, the most important one first:
+    PED-ANOVA (Watanabe et al. 2023).
 
     Trials that were stopped early spoil it less than an analysis of the scores' variance, and it takes no second for
     thousands of trials.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    quantile = max(BEST_PART, FEWEST_BEST / len(study.trials))
-    found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=quantile))
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=_best_quantile(study))
+    return dict(get_param_importances(study, evaluator=evaluator))
+
+
+def _importance(study: Study, found: Mapping[str, float]) -> Figure:
+    """Return the figure of the importances; its table has all of them."""
     plot = figure(xaxis_title="importance", showlegend=False)
-    names = list(reversed(found))
+    names = list(reversed(list(found)[:MOST_DRAWN]))
     shares = [found[name] for name in names]
     labels = [f"{100 * share:.0f} %" for share in shares]
     plot.add_bar(x=shares, y=names, orientation="h", marker_color="#0072B2", text=labels, textangle=0)
     plot.update_yaxes(automargin=True, type="category")
     first, share = next(iter(found.items()))
+    best = f"the best {100 * _best_quantile(study):.0f} %"
     says = (
-        f"{first} decides most, {100 * share:.0f} %, whether a trial is among the best {100 * quantile:.0f} %"
-        " (PED-ANOVA, Watanabe et al. 2023)."
+        f"{first} decides most, {100 * share:.0f} %, whether a trial is among {best} (PED-ANOVA, Watanabe et al. 2023)."
     )
     table = Table(("hyper-parameter", "importance"), list(found.items()))
-    return Figure("importance", "Importance of the hyper-parameters", plot, says, table, 120 + 36 * len(found))
+    return Figure("importance", "Importance of the hyper-parameters", plot, says, table, 120 + 36 * len(names))
 
 
 def _slices(run: RunData, study: Study, names: Sequence[str]) -> Figure:
     from optuna.visualization import plot_slice
 
-    plot = plot_slice(study, target_name=str(run.summary["metric"]))
+    plot = plot_slice(study, params=list(names), target_name=str(run.summary["metric"]))
     restyle(plot, showlegend=False)
     plot.update_traces(marker={"colorscale": "Viridis", "reversescale": False, "line": {"width": 0}, "size": 6})
-    says = f"The score by each of {len(names)} hyper-parameters; later trials are lighter."
+    whole = len(study.trials[0].params)
+    of = f"{len(names)} of {whole:,}" if len(names) < whole else f"each of {whole}"
+    says = f"The score by {of} hyper-parameters; later trials are lighter."
     return Figure("slices", "Slices", plot, says, min_width_px=180 * len(names))

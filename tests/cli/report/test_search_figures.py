@@ -45,6 +45,25 @@ def test_the_slices_know_which_trial_came_first(tmp_path: Path) -> None:
     assert dict(zip(slices.marker.color, slices.y, strict=True)) == {i: i / 10 for i in range(10)}
 
 
+@pytest.mark.parametrize("count", [6, 40])
+def test_of_very_many_hyperparameters_the_most_important_ones_are_drawn(count: int, tmp_path: Path) -> None:
+    others = {f"x{n:03d}": n for n in range(100)}
+    trials = [
+        record(i, i / count, **{name: float((n % 10 + 1) * i % 11) for name, n in others.items()}, zoom=float(i))
+        for i in range(count)
+    ]
+    figures, notes = search_figures(sweep(tmp_path / "run", trials=trials))
+    which = "the most important ones" if count == 40 else "the first ones"
+    assert notes[-1] == f"The figures show 30 of 101 hyper-parameters, {which}."
+    drawn = [axis.label for axis in figures[0].plot.data[0].dimensions[:-1]]
+    assert len(drawn) == len(figures[-1].plot.data) == 30
+    assert figures[-1].says == "The score by 30 of 101 hyper-parameters; later trials are lighter."
+    if count == 40:
+        assert "zoom" in drawn
+        assert figures[1].table is not None
+        assert len(figures[1].table.rows) == 101
+
+
 def test_few_trials_have_no_importance(tmp_path: Path) -> None:
     figures, notes = search_figures(sweep(tmp_path / "run", 6))
     assert [figure.name for figure in figures] == ["parallel", "slices"]
