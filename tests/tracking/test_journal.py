@@ -17,6 +17,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.journal import Journal, load
 from raygpu.tracking.pending_writes import Write
 from raygpu.tracking.runs import RunTree
+from raygpu.tracking.values import run_name
 from raygpu.tracking.writer import Writer
 from tests.tracking.services import children, epoch, eventually, losses, trial
 
@@ -27,7 +28,7 @@ LATER = '{"kind": "later", "trial_id": null, "value": 1, "time_ms": 1}'
 def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
     record = TrialRecord(trial(0), "failed", diverged=True, error="Traceback", reason="why")
     writes = [
-        Write("begin", "t0000", trial(0, shape=(1, 2)), 1),
+        Write("begin", "t0000", trial(0, shape=(1, 2), x=0.9589278962981181, deep=True), 1),
         Write("place", "t0000", {"raygpu.gpu_index": 0}, 2),
         Write("epochs", "t0000", [EpochResult(1, {"loss": float("inf")}, 10, 0.5)], 3),
         Write("end", "t0000", record, 4),
@@ -46,7 +47,8 @@ def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
     assert [(write.kind, write.trial_id, write.time_ms) for write in back] == [
         (write.kind, write.trial_id, write.time_ms) for write in writes
     ]
-    assert back[0].value.hyperparameters == {"shape": "(1, 2)"}
+    assert back[0].value.hyperparameters == {"shape": "(1, 2)", "x": 0.9589278962981181, "deep": True}
+    assert run_name(back[0].value, ("x", "deep")) == "t0000 x=0.959 deep=True"
     assert back[2].value == writes[2].value
     assert (back[3].value.status, back[3].value.diverged, back[3].value.error) == ("failed", True, "Traceback")
     assert tuple(back[5].value) == (7, {"gpu/0/memory_gib": 1.5})
