@@ -18,7 +18,9 @@ import pytest
 from raygpu import deliver
 from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import TrackingError
+from raygpu.records import trials_csv
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.timeline import Timeline
 from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking.client import Refused
 from raygpu.tracking.runs import RunTree
@@ -305,3 +307,53 @@ def test_the_run_of_a_training_that_failed_stays_a_failed_one(
         assert (run.info.status, run.data.tags["raygpu.status"]) == ("FAILED", "failed")
         assert run.data.metrics["loss"] == 1.0
         assert f"{folder}: it has failed: raygpu train --resume {folder}" in capsys.readouterr().out
+
+
+def with_records(folder: RunDirectory) -> None:
+    """Write what a sweep of one trial leaves in its folder beside its summary."""
+    record = TrialRecord(trial(0), "finished")
+    trials_csv.write(folder.trials_csv, [record])
+    timeline = Timeline(folder.timeline, "loss")
+    timeline.epochs("t0000", [epoch(1, 1.0)])
+    timeline.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "another store"])
+def test_a_run_that_the_store_has_lost_is_written_again_from_its_folder(
+    how: str, config: SweepConfig, folder: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = begun(config, folder)
+    summary = work(session)
+    with_records(folder)
+    session.close(summary, interrupted=False)
+    lost = summary["tracking"]["run_id"]
+    tree = whole(config)
+    if how == "deleted":
+        tree.mlflow.delete_run(lost)
+    else:
+        uri = f"sqlite:///{tmp_path}/other.db"
+        config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
+    assert deliver.main([str(folder), "--tracking.uri", config.tracking.uri]) == 0
+    assert f"the run {lost} is not in the store any more" in capsys.readouterr().out
+    found = whole(config)
+    assert found.run_id != lost
+    assert folder.read_run()["mlflow_run_id"] == found.run_id
+    run = children(found)["t0000"]
+    assert run.data.params == {name: str(value) for name, value in trial(0).hyperparameters.items()}
+    assert deliver.main([str(folder), "--tracking.uri", config.tracking.uri]) == 0
+    assert "any more" not in capsys.readouterr().out
+    whole(config)
+
+
+def test_what_waits_for_a_lost_run_goes_to_the_new_one(config: SweepConfig, folder: RunDirectory) -> None:
+    session = begun(config, folder)
+    lost = session.tree()
+    assert lost is not None
+    assert lost.run_id is not None
+    with locked(config):
+        summary = work(session)
+        with_records(folder)
+        session.close(summary, interrupted=False)
+    lost.mlflow.delete_run(lost.run_id)
+    assert deliver.main([str(folder)]) == 0
+    assert whole(config).run_id != lost.run_id

@@ -14,8 +14,7 @@ from raygpu.planning.model_placements import Comparison, MeasuredPlacement
 from raygpu.planning.profiles import Profile
 from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
-from raygpu.tracking.session import flat
-from raygpu.tracking.values import MetricValue
+from raygpu.tracking.values import MetricValue, flat
 
 READINGS = (
     "samples_per_s", "gain", "gain_low", "gain_high", "evaluation_s", "start_s", "host_gib", "device_gib", "used_gib",

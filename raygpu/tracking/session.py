@@ -21,22 +21,16 @@ from raygpu.storage import StorageError
 from raygpu.tracking import carried_store, client
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.presentation import Presentation
+from raygpu.tracking.rewriting import has_run, write_again
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.spool import Spool
-from raygpu.tracking.stores import scheme, sqlite_path, ui_command
+from raygpu.tracking.stores import scheme, ui_command
+from raygpu.tracking.values import flat
 from raygpu.tracking.writer import CPU_SHARE, Writer
 
 OPEN_S = 60.0
 FUSED_CPU_SHARE = 0.25
 UI_PORT = 5000
-
-
-def absolute(uri: str) -> str:
-    """Return a tracking URI with an absolute path, if it is a SQLite file: a resume may start in another folder."""
-    if scheme(uri) != "sqlite":
-        return uri
-    _, question, options = uri.partition("?")
-    return f"sqlite:///{sqlite_path(uri)}{question}{options}"
 
 
 def open_store(config: ProblemConfig) -> RunTree | None:
@@ -95,6 +89,8 @@ class Session(ABC):
         self._may_exist = "mlflow_key" in known or self.run_id is not None
         self.presentation = presentation or Presentation()
         self._lines: list[str] = []
+        self._lost: str | None = None
+        """Id of the run that the store has lost, until it is written again; None without such a run."""
         self.writer = Spool(folder.journal) if self.spools else NullWriter()
         if tree is not None:
             if not self._may_exist:
@@ -107,11 +103,14 @@ class Session(ABC):
         if self.config.data.synthetic:
             tree.tags["raygpu.data"] = "synthetic"
         begun, may_exist = self.run_id, self._may_exist
+        if begun is not None and not has_run(tree, begun):
+            self._lost, begun = begun, None
         if begun is None:
             self._may_exist = True
             begun = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind, self._key)
             # While a store hangs, another process may have gone on with the run.
-            begun = str(self.folder.read_run().get("mlflow_run_id", begun))
+            noted = str(self.folder.read_run().get("mlflow_run_id", begun))
+            begun = noted if noted != self._lost else begun
             tree.keep(now=True)  # a run whose id is noted is found by every later start
             self._note_run_id(begun)
         if may_exist:
@@ -119,11 +118,22 @@ class Session(ABC):
             tree.forget_twins(self._key)
         self.run_id = begun
         self._present(tree, begun)
+        if self._lost is not None:
+            self._write_again(tree, self._lost, begun)
         try:
             tree.log_artifact(self.run_id, self.folder.config)
         except TrackingError as error:  # runs and metrics can be kept where files cannot
             self._lines.append(str(error))
         return tree
+
+    def _write_again(self, tree: RunTree, lost: str, begun: str) -> None:
+        count = write_again(tree, self.folder, self.config.seed)
+        what = f"{count:,} trials" if self.kind == "sweep" else "its epochs"
+        self._lines.append(
+            f"MLflow: the run {lost} is not in the store any more; a new one, {begun}, was begun, and {what} written"
+            f" again from {self.folder}: of each epoch the few metrics that {self.folder.timeline.name} keeps"
+        )
+        self._lost = None
 
     def _present(self, tree: RunTree, run_id: str) -> None:
         """Write how MLflow's pages present the run while it goes on. Raises TrackingError."""
@@ -384,17 +394,3 @@ def report_files(folder: RunDirectory) -> list[tuple[Path, str | None]]:
     if not folder.report.is_file():
         return []
     return [(folder.report, None), *((picture, "plots") for picture in sorted(folder.plots.glob("*.png")))]
-
-
-def flat(config: ProblemConfig) -> dict[str, Any]:
-    """Return the configuration as MLflow parameters, by dotted name, without its `tracking` section, and without
-    `script` where none is trained and starting points where there are none."""
-    flat: dict[str, Any] = {}
-    left_out = {"tracking", *(["script"] if config.command is None else [])}
-    left_out |= set() if getattr(config, "start", ()) else {"start", "start_best"}
-    for name, value in config.model_dump(exclude_none=True, exclude=left_out).items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            flat[name] = value
-    return flat

@@ -183,3 +183,11 @@ def _refused(uri: str, error: urllib.error.HTTPError, *, credentials: bool) -> T
 
 def _fault(uri: str, what: str) -> TrackingError:
     return TrackingError(f"tracking.uri: read {redacted(uri)!r}; {what}")
+
+
+def absolute(uri: str) -> str:
+    """Return a tracking URI with an absolute path, if it is a SQLite file: a resume may start in another folder."""
+    if scheme(uri) != "sqlite":
+        return uri
+    _, question, options = uri.partition("?")
+    return f"sqlite:///{sqlite_path(uri)}{question}{options}"

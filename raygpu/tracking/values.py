@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raygpu.config import ProblemConfig
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
@@ -163,3 +164,17 @@ def as_params(values: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
             )
         params[key] = content[:MAX_PARAM]
     return params, notes
+
+
+def flat(config: ProblemConfig) -> dict[str, Any]:
+    """Return the configuration as MLflow parameters, by dotted name, without its `tracking` section, and without
+    `script` where none is trained and starting points where there are none."""
+    flat: dict[str, Any] = {}
+    left_out = {"tracking", *(["script"] if config.command is None else [])}
+    left_out |= set() if getattr(config, "start", ()) else {"start", "start_best"}
+    for name, value in config.model_dump(exclude_none=True, exclude=left_out).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat

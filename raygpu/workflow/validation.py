@@ -29,8 +29,7 @@ from raygpu.search.samplers import Sampler, sampler
 from raygpu.search.space import Space, parse, trial_seed
 from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage
-from raygpu.tracking.session import absolute
-from raygpu.tracking.stores import check
+from raygpu.tracking.stores import absolute, check
 from raygpu.workflow.population_checks import population_faults
 from raygpu.workflow.starting_points import with_earlier_best
 from raygpu.workflow.unused_settings import unused_settings

@@ -1,0 +1,117 @@
+"""Write a run to MLflow again, from its folder, where the store has lost it: deleted there, or another store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raygpu.records import timeline, trials_csv
+from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trials_csv import TrialRow
+from raygpu.search.space import trial_seed
+from raygpu.search.trial_record import Status
+from raygpu.search.trials import Trial
+from raygpu.tracking import client, journal
+from raygpu.tracking.runs import Refused, RunTree
+from raygpu.tracking.trial_runs import Child
+from raygpu.tracking.values import MetricValue
+
+ENDINGS: Mapping[str, Status] = {
+    "finished": "finished",
+    "diverged": "finished",
+    "stopped": "stopped",
+    "failed": "failed",
+    "interrupted": "interrupted",
+}
+"""Status of a trial's run by the status in `trials.csv`."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A trial in the journal, whose writes are delivered later."""
+
+    trial: Trial | None = None
+    """The trial as the journal has it, whose parameters are delivered; None where it does not begin there."""
+    ends: bool = False
+    epochs: set[int] = field(default_factory=set)
+
+
+def has_run(tree: RunTree, run_id: str) -> bool:
+    """Return whether the store has this run, and has not deleted it. Raises TrackingError without an answer."""
+    try:
+        return str(tree.mlflow.get_run(run_id).info.lifecycle_stage) == "active"
+    except Exception as error:
+        fault = client.fault(tree.uri, error)
+        if isinstance(fault, Refused):
+            return False
+        raise fault from error
+
+
+def write_again(tree: RunTree, folder: RunDirectory, seed: int) -> int:
+    """Write what the run's folder holds and its journal lacks to a new run: each trial's parameters, the metrics of its
+    epochs that the timeline keeps, and its status. Return the number of trials.
+
+    seed: the configuration's. What was written before is not written twice. Raises TrackingError.
+    """
+    kept = timeline.read(folder.timeline)
+    waiting = _waiting(folder)
+    rows = {row.trial_id: row for row in trials_csv.read(folder.trials_csv)}
+    assert tree.run_id is not None
+    for trial_id in sorted({*rows, *kept.curves} - {timeline.TRAINING}, key=Trial.order):
+        row, own = rows.get(trial_id), waiting.get(trial_id, _Waiting())
+        moments = kept.ended_s.get(trial_id, {})
+        curve = _points(kept.curves.get(trial_id, {}), moments, own.epochs)
+        child = tree.children.get(trial_id)
+        began_ms = min((round(1000 * moment) for moment in moments.values()), default=None)
+        run_id = child.run_id if child else tree.create_trial(own.trial or _trial(trial_id, row, seed), None, began_ms)
+        params = row.hyperparameters if row is not None and own.trial is None else {}
+        tree.log(run_id, curve, params)
+        # Waiting epochs are delivered after these, so that only earlier ones are known.
+        last = max((epoch for epoch in moments if epoch < min(own.epochs, default=epoch + 1)), default=0)
+        tree.children[trial_id] = Child(run_id, last)
+        if row is not None and not own.ends and row.status in ENDINGS:
+            ended_ms = max((round(1000 * moment) for moment in moments.values()), default=None)
+            score = {"raygpu.status": row.status, **({"raygpu.diverged": "true"} if row.status == "diverged" else {})}
+            tree.log(run_id, tags=score)
+            tree.finish(run_id, ENDINGS[row.status], ended_ms)
+    training = _points(kept.curves.get(timeline.TRAINING, {}), kept.ended_s.get(timeline.TRAINING, {}), set())
+    tree.log(tree.run_id, training)
+    return len({*rows, *kept.curves} - {timeline.TRAINING})
+
+
+def _waiting(folder: RunDirectory) -> dict[str, _Waiting]:
+    """Return what waits in the journal, by trial."""
+    found: dict[str, _Waiting] = {}
+    for write in journal.load(folder.journal)[0] if folder.journal.is_file() else []:
+        if write.trial_id is None:
+            continue
+        own = found.setdefault(write.trial_id, _Waiting())
+        match write.kind:
+            case "begin" | "restart":
+                own.trial = write.value
+            case "epochs":
+                own.epochs.update(result.epoch for result in write.value)
+            case "end":
+                own.ends = True
+    return found
+
+
+def _trial(trial_id: str, row: TrialRow | None, seed: int) -> Trial:
+    """Return a trial by its id and its row, with the seed that a search gives it."""
+    set_id, _, number = trial_id.partition("-")
+    values: Mapping[str, Any] = row.hyperparameters if row is not None else {}
+    repeat = int(number) - 1 if number else None
+    place = repeat if repeat is not None else int(set_id[1:])
+    return Trial(trial_id, trial_seed(seed, place), values, repeat)
+
+
+def _points(
+    curve: Mapping[int, Mapping[str, float]], moments: Mapping[int, float], left_out: set[int]
+) -> list[MetricValue]:
+    return [
+        MetricValue(name, value, epoch, round(1000 * moments.get(epoch, 0.0)))
+        for epoch, metrics in sorted(curve.items())
+        for name, value in metrics.items()
+        if epoch not in left_out
+    ]
