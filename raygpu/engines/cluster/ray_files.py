@@ -6,7 +6,6 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from raygpu.errors import RaygpuError
@@ -75,13 +74,14 @@ def token_file() -> Path | None:
 def keep_token_private() -> None:
     """Make the token that Ray would make, for its owner alone; close an existing one that others can read.
 
-    Does nothing where a token is given, or Ray is to ask for none (RAY_AUTH_MODE=disabled).
+    Does nothing where a token is given, or Ray is to ask for none (RAY_AUTH_MODE=disabled). Raises RaygpuError where
+    the home directory takes none.
     """
     if os.environ.get("RAY_AUTH_MODE", "token") != "token" or any(name in os.environ for name in GIVEN):
         return
     if (path := token_file()) is None:
         return
-    with suppress(OSError):  # a home that cannot be written: Ray says so
+    try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -90,3 +90,9 @@ def keep_token_private() -> None:
             return
         with os.fdopen(file, "w") as opened:
             opened.write(secrets.token_hex(32))
+    except OSError as error:
+        if not os.access(path, os.R_OK):  # Ray reads one that is there, and writes none
+            raise RaygpuError(
+                f"Ray did not start: its token cannot be kept in {path}: {error.strerror}; set HOME to a folder that"
+                " can be written, or RAY_AUTH_TOKEN_PATH to the file of a token"
+            ) from error

@@ -95,6 +95,14 @@ def test_another_user_reaches_nothing_of_a_local_ray(home: Path) -> None:
     assert "codes: True True True" in done.stdout
 
 
+def test_a_home_that_takes_no_token_is_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*ray_files.GIVEN, "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/proc/1")
+    with pytest.raises(RaygpuError, match=r"kept in /proc/1/\.ray/auth_token: .*; set HOME to a folder that can be"):
+        ray_files.keep_token_private()
+
+
 def test_a_user_without_a_home_directory_has_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
