@@ -40,7 +40,7 @@ def test_it_names_the_folder(kind: str, advice: str, tmp_path: Path, capsys: pyt
     assert f"lies in {folder}; " in line
     commands = {name: typed(name) for name in ("sweep", "train", "report")}
     assert line.endswith(advice.format(folder=folder, **commands))
-    assert begun.get() is None, "the next command of this process has not begun a run"
+    assert begun.get() != folder, "the next command of this process has not begun this run"
 
 
 def test_it_names_no_folder_that_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
