@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.torch_private_api import is_left_by_fused_sgd
 
 
 class OwnOptimizer:
@@ -24,6 +25,7 @@ class OwnOptimizer:
     ) -> None:
         """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among them.
         most_steps: steps after which the scheduler is left alone; a benchmark takes steps beyond its end."""
+        _stop_fused_sgd(optimizer)
         self.settings = settings
         everything = list(parameters)
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
@@ -78,5 +80,13 @@ class OwnOptimizer:
         """Copy a state of `state_dict` into this optimizer."""
         self.num_steps = state["num_steps"]
         self._optimizer.load_state_dict(state["optimizer"])
+        _stop_fused_sgd(self._optimizer)
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+
+
+def _stop_fused_sgd(optimizer: torch.optim.Optimizer) -> None:
+    """Let SGD(fused=True) take its steps otherwise for groups with parameters that its fused operator would leave."""
+    for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else []:
+        if group["fused"] and any(is_left_by_fused_sgd(parameter) for parameter in group["params"]):
+            group["fused"] = False

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 Tensors = list[torch.Tensor]
+LEFT_BY_FUSED_SGD = (torch.bfloat16, torch.float16)
+"""Dtypes of which the fused operator of SGD leaves most elements as they are on a CPU (torch 2.11 to 2.13)."""
 
 
 def fused_step(
@@ -38,6 +40,8 @@ def fused_step(
     """
     s = settings
     match s.optimizer:
+        case "sgd" if is_left_by_fused_sgd(parameters[0]):
+            _sgd(s, parameters, gradients, buffers, lr)
         case "sgd":
             torch._fused_sgd_(
                 parameters,
@@ -72,6 +76,22 @@ def fused_step(
         case _:
             assert_never(s.optimizer)
     torch.autograd.graph.increment_version([*parameters, *chain(*buffers)])  # the operators leave it to the caller
+
+
+def is_left_by_fused_sgd(parameter: torch.Tensor) -> bool:
+    """Return whether the fused operator of SGD leaves most elements of such a parameter as they are."""
+    return parameter.device.type == "cpu" and parameter.dtype in LEFT_BY_FUSED_SGD
+
+
+def _sgd(s: OptimizerSettings, parameters: Tensors, gradients: Tensors, buffers: Sequence[Tensors], lr: float) -> None:
+    """Update parameters and momenta in place by torch.optim.SGD's own operations, and to the bit as it does."""
+    for place, (p, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        if s.weight_decay:
+            gradient = gradient.add(p, alpha=s.weight_decay)
+        if buffers:
+            velocity = buffers[0][place].mul_(s.momentum).add_(gradient)
+            gradient = gradient.add(velocity, alpha=s.momentum) if s.nesterov else velocity
+        p.add_(gradient, alpha=-lr)
 
 
 def copy_all(targets: Tensors, sources: Tensors) -> None:

@@ -78,6 +78,32 @@ def test_a_parameter_without_a_gradient_in_some_steps_has_those_of_its_own(
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("hp", "reference", "options"), CASES)
+def test_parameters_in_half_precision(hp: dict, reference: type, options: dict, half: torch.dtype) -> None:
+    """SGD takes torch.optim's steps to the bit; Adam, which computes in float32, is nearer to those in float64."""
+    torch.manual_seed(0)
+    start, small = torch.randn(3, 100).to(half), torch.randn(5).to(half)
+    dtypes = {"ours": half, "theirs": half, "float64": torch.float64}
+    p = {name: [start.to(dtype, copy=True), small.to(dtype, copy=True)] for name, dtype in dtypes.items()}
+    own = BuiltinOptimizer(OptimizerSettings.of(hp), [tensor.requires_grad_() for tensor in p["ours"]])
+    others = [reference([tensor.requires_grad_() for tensor in p[n]], lr=hp["lr"], **options) for n in [*p][1:]]
+    for _ in range(6):
+        for same in zip(*p.values(), strict=True):
+            gradient = torch.randn(same[0].shape).to(half)
+            for tensor in same:
+                tensor.grad = gradient.to(tensor.dtype)
+        own.step(hp["lr"])
+        for other in others:
+            other.step()
+    for ours, theirs, wanted in zip(*p.values(), strict=True):
+        if hp["optimizer"] == "sgd":
+            assert torch.equal(ours, theirs)
+        error, their_error = ((each.double() - wanted).norm() for each in (ours, theirs))
+        assert error < 0.05 * wanted.norm()
+        assert error <= 1.1 * their_error or not their_error.isfinite()
+
+
 def test_parameters_without_a_gradient_stay() -> None:
     frozen, unused = nn.Linear(2, 2), nn.Linear(2, 2)
     frozen.requires_grad_(False)

@@ -355,3 +355,35 @@ def test_an_optimizer_without_a_learning_rate_trains() -> None:
     steps = training.steps_per_epoch
     assert all(0 < float((after[name] - before[name]).abs().max()) <= HP["rate"] * steps * 1.001 for name in before)
     assert math.isnan(training.optimizer.own_lr or 0.0)
+
+
+class Half(Mlp):
+    """Parameters in bfloat16, stepped by SGD."""
+
+    def __init__(self, *, fused: bool) -> None:
+        self.fused = fused
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return super().model(hp).bfloat16()
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> torch.Tensor:
+        return self.loss(model(inputs.bfloat16()).float(), targets)
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=self.fused)
+
+
+def test_fused_sgd_trains_parameters_in_half_precision_on_a_cpu() -> None:
+    settings = Settings(1, 1, "float32", Path())
+    found = []
+    for fused in (True, False):
+        one = TorchSolo(Half(fused=fused), few(), Trial("t0000", 7, HP), settings, torch.device("cpu"))
+        state = one.optimizer.state_dict()
+        state["optimizer"]["param_groups"][0]["fused"] = fused  # as a training on a GPU saves it
+        one.optimizer.load_state_dict(state)
+        inputs, targets = one.data.train_batch(1, torch.arange(BATCH))
+        one.experiment.training_step(one.model, inputs, targets, HP).backward()
+        one.optimizer.step(0.0)
+        found.append(parameters(one.model))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from raygpu.training.hyperparameters import OPTIMIZERS, OptimizerSettings
-from raygpu.training.torch.torch_private_api import copy_all, fused_step
+from raygpu.training.torch.torch_private_api import LEFT_BY_FUSED_SGD, copy_all, fused_step
 
 ADAM = (
     "(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs,"
@@ -45,6 +45,17 @@ def test_tensors_of_several_shapes_and_each_dtype_are_updated() -> None:
         fused_step(adam, p, ones, [means, squares], lr=0.25, numbers=[1, 1])
         assert all(bool((tensor == 0.25).all()) for tensor in p)
         assert all(bool((moment == 0.5).all()) for moment in (*means, *squares))
+
+
+def test_the_fused_sgd_still_leaves_parameters_in_half_precision_on_a_cpu() -> None:
+    """The reason for SGD's own operations there: once this fails, torch's operator can take their place."""
+    for half in LEFT_BY_FUSED_SGD:
+        p = [torch.zeros(256, dtype=half)]
+        options = {"lr": 0.5, "momentum": 0.0, "weight_decay": 0.0, "dampening": 0.0}
+        torch._fused_sgd_(
+            p, [torch.ones_like(p[0])], [], nesterov=False, maximize=False, is_first_step=False, **options
+        )
+        assert not bool(p[0].all())
 
 
 def test_autograd_hears_of_a_change_in_place() -> None:
