@@ -140,7 +140,8 @@ class ArrayOptimizer:
         scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
         # In the order of torch.optim's own operations: a float32 array differs from solo training by rounding alone.
         for name, parameter in parameters.items():
-            p, gradient, *own = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
+            kept = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
+            p, gradient, *own = (_in_float32(tensor) for tensor in kept)
             row = {column: _row(values, p) for column, values in n.items()}
             gradient = gradient if scale is None else gradient * _row(scale, p)
             match self.kind:
@@ -150,6 +151,9 @@ class ArrayOptimizer:
                     self._adam(p, gradient, own, row)
                 case _:
                     assert_never(self.kind)
+            for tensor, stepped in zip((kept[0], *kept[2:]), (p, *own), strict=True):
+                if stepped is not tensor:
+                    tensor.copy_(stepped)
 
     def update_average(self, state: list[Stacked], stepped: Stacked, numbers: torch.Tensor) -> None:
         """Move the averages towards what a step has led to. stepped: parameters and buffers after the step."""
@@ -191,6 +195,11 @@ def floating(buffers: Stacked) -> Stacked:
 
 def _zeros(stack: Stacked) -> Stacked:
     return {name: torch.zeros_like(tensor) for name, tensor in stack.items()}
+
+
+def _in_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in half precision in float32, in which Adam's `eps` is more than zero; others unchanged."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def _log(number: float) -> float:

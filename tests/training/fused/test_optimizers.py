@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, vmap
 from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.tile import Stacked
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 
 STEPS = 12
 LEFT_TO_TORCH = ("optimizer", "clip_norm")
@@ -186,3 +187,22 @@ def test_what_no_member_uses_costs_nothing() -> None:
     scales, velocity = scaled.new_state({"a": torch.zeros(2, 3)}, {})
     assert ([*scales], [*velocity]) == (["scale", "growth_tracker", "skipped"], ["a"])
     assert scales["scale"].tolist() == [2.0**16] * 2
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("hp", [SGD[1], ADAM[0], {**ADAM[1], "optimizer": "adamw"}])
+def test_members_in_half_precision_take_the_steps_of_a_trial_alone(hp: dict[str, Any], half: torch.dtype) -> None:
+    """Adam's `eps` is zero in float16, so that its steps would not be finite there."""
+    torch.manual_seed(0)
+    settings = OptimizerSettings.of({"optimizer": "adam" if hp in ADAM else "sgd", **hp})
+    alone = torch.randn(3, 100).to(half).requires_grad_()
+    parameters = {"p": torch.stack([alone.detach(), alone.detach()])}
+    own, array = BuiltinOptimizer(settings, [alone]), ArrayOptimizer([settings, settings])
+    state, numbers = array.new_state(parameters, {}), array.numbers([settings, settings], 1, 6, 1).float()
+    for step in range(6):
+        gradient = torch.randn(3, 100).to(half) * 1e-3
+        alone.grad = gradient.clone()
+        own.step(hp["lr"])
+        array.step(parameters, {"p": torch.stack([gradient, gradient])}, state, numbers[step])
+    rounding = {"rtol": 4 * torch.finfo(half).eps, "atol": 4 * torch.finfo(half).eps}
+    torch.testing.assert_close(parameters["p"][1], alone.detach(), **rounding)
