@@ -24,7 +24,7 @@ from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.random_inputs import RandomInputs
 from raygpu.training.fused.refusal import slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
-from raygpu.training.fused.vmap_modes import NormalizationInFloat32, OwnTensors, PaddedEmbedding
+from raygpu.training.fused.vmap_modes import NormalizationInFloat32, OwnTensors, PaddedEmbedding, TiedExtremes
 from raygpu.training.torch.data import Tensors, by_name, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
@@ -67,7 +67,7 @@ class Program:
         """Names of the parameters for which the optimizer of a training alone holds state, in its order."""
         self.trained = facts.trained
         self._step_draws, self._evaluation_draws = facts.step_draws, facts.evaluation_draws
-        self._padded = facts.padded
+        self._padded, self._has_extremes = facts.padded, facts.has_extremes
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
         """Name under which each name's tensor is stacked: tied parameters have several names."""
@@ -187,7 +187,10 @@ class Program:
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
         """Map `_loss` over all members."""
-        with PaddedEmbedding() if self._padded else nullcontext():
+        with (
+            PaddedEmbedding() if self._padded else nullcontext(),
+            TiedExtremes() if self._has_extremes else nullcontext(),
+        ):
             return vmap(self._loss, randomness="different")(parameters, fixed, buffers, inputs, targets)
 
     @torch.no_grad()

@@ -3,11 +3,21 @@ member, or not at all."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from raygpu.training.torch.torch_private_api import times_mapped
+
+WHOLE = {
+    **dict.fromkeys((torch.max, torch.Tensor.max), torch.amax),
+    **dict.fromkeys((torch.min, torch.Tensor.min), torch.amin),
+    **dict.fromkeys((torch.median, torch.Tensor.median, torch.nanmedian, torch.Tensor.nanmedian), torch.amax),
+}
+"""Functions of a whole tensor, each with the operator that finds its value again among the elements of that value."""
 
 
 class PaddedEmbedding(TorchFunctionMode):
@@ -36,6 +46,32 @@ class PaddedEmbedding(TorchFunctionMode):
 
     def _detached(self, rows: torch.Tensor, indices: torch.Tensor, padding_idx: int) -> torch.Tensor:
         return torch.where((indices == padding_idx).unsqueeze(-1), rows.detach(), rows)
+
+
+class TiedExtremes(TorchFunctionMode):
+    """Largest and smallest elements and medians of a whole tensor, whose gradient is shared by all elements of that
+    value, under vmap too.
+
+    vmap computes them along one dimension, where a single one of several equal elements gets the whole gradient. So it
+    does inside a torch.vmap of the model's own, which is left as it is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_met_one = False
+        """Whether any of the functions was called for a whole tensor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        values = (*args, *(kwargs or {}).values())
+        if func not in WHOLE or len(values) != 1:
+            return func(*args, **(kwargs or {}))
+        self.has_met_one = True
+        (tensor,) = values
+        if not tensor.is_floating_point() or not tensor.numel() or times_mapped(tensor) > 1:
+            return func(tensor)
+        again, value = WHOLE[func], func(tensor.detach())
+        among = (tensor == value) | (tensor.isnan() & value.isnan())
+        return again(torch.where(among, tensor, -math.inf if again is torch.amax else math.inf))
 
 
 class OwnTensors(TorchFunctionMode):

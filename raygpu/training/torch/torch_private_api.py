@@ -94,6 +94,15 @@ def _sgd(s: OptimizerSettings, parameters: Tensors, gradients: Tensors, buffers:
         p.add_(gradient, alpha=-lr)
 
 
+def times_mapped(tensor: torch.Tensor) -> int:
+    """Return the number of torch.vmap calls around this one that map over the tensor."""
+    functorch, count = torch._C._functorch, 0
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        count += functorch.is_batchedtensor(tensor)
+        tensor = functorch.get_unwrapped(tensor)
+    return count
+
+
 def copy_all(targets: Tensors, sources: Tensors) -> None:
     """Copy each tensor into another one of its shape, on a GPU in one call."""
     torch._foreach_copy_(targets, sources)

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from raygpu.training.hyperparameters import OPTIMIZERS, OptimizerSettings
-from raygpu.training.torch.torch_private_api import LEFT_BY_FUSED_SGD, copy_all, fused_step
+from raygpu.training.torch.torch_private_api import LEFT_BY_FUSED_SGD, copy_all, fused_step, times_mapped
 
 ADAM = (
     "(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs,"
@@ -65,6 +65,20 @@ def test_autograd_hears_of_a_change_in_place() -> None:
         before = [tensor._version for tensor in (p, *buffers)]
         fused_step(settings, [p], [torch.ones(3)], [[buffer] for buffer in buffers], lr=0.5, numbers=[1])
         assert all(t._version > version for t, version in zip((p, *buffers), before, strict=True))
+
+
+def test_the_maps_over_a_tensor_are_counted() -> None:
+    found = []
+
+    def note(*tensors: torch.Tensor) -> torch.Tensor:
+        found.append([times_mapped(tensor) for tensor in tensors])
+        return tensors[0]
+
+    one, other = torch.ones(2, 3, 4), torch.ones(2)
+    note(one, other)
+    torch.vmap(lambda one, other: torch.vmap(lambda row: note(row, other).sum())(one))(one, other)
+    torch.vmap(lambda one: torch.vmap(torch.func.grad(lambda row: note(row, other).sum()))(one))(one)
+    assert found == [[0, 0], [2, 1], [2, 0]]
 
 
 def test_the_operators_start_as_fast_as_torch_does() -> None:
