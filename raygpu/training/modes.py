@@ -22,6 +22,7 @@ def torch_modes() -> Callable[[], None]:
     gradients = torch.is_grad_enabled()
     anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     deterministic = torch.get_deterministic_debug_mode()
+    fast_attention = torch.backends.mha.get_fastpath_enabled()
     cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     casts = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in DEVICES]
 
@@ -34,6 +35,7 @@ def torch_modes() -> Callable[[], None]:
         torch.autograd.set_detect_anomaly(*anomaly)
         torch.set_deterministic_debug_mode(deterministic)
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = cudnn
+        torch.backends.mha.set_fastpath_enabled(fast_attention)
         for kind, enabled, cast in casts:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, cast)

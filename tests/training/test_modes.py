@@ -21,6 +21,7 @@ SETTERS: dict[str, Callable[[], Any]] = {
     "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
     "deterministic": lambda: torch.use_deterministic_algorithms(True),
     "cudnn": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "attention": lambda: torch.backends.mha.set_fastpath_enabled(False),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
     "autocast dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
 }
@@ -34,6 +35,7 @@ def modes() -> list[Any]:
         torch.is_anomaly_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.cudnn.benchmark,
+        torch.backends.mha.get_fastpath_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
     ]

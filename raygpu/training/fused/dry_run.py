@@ -23,6 +23,7 @@ from raygpu.training.base import NotAsAlone, Settings, build_model
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loops
+from raygpu.training.fused.vmap_modes import fast_path
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.modes import torch_modes_kept
 from raygpu.training.own_copy import own_copy
@@ -54,6 +55,16 @@ VISIBLE_CLIP_NORM, VISIBLE_EPS = 1.0, 1e-3
 """Smallest `clip_norm`, and smallest `eps` of Adam, in a dry run."""
 VISIBLE_EMA_DECAY = 0.5
 """Largest `ema_decay` in a dry run."""
+FAST_PATH = (
+    "in evaluation torch's fast path of attention gives 0 at padded positions, and an array does not take it;"
+    " nn.TransformerEncoder(..., enable_nested_tensor=False) gives the same in both"
+)
+"""Reason for which evaluations of an array differ from those of a trial alone."""
+PROMOTED = (
+    "an array gives a tensor the wider dtype of a number (a tensor without dimensions) that it meets; cast the number,"
+    " as by .to(x.dtype)"
+)
+"""Reason for which operators of an array meet two dtypes, where those of a trial alone do not."""
 PYTHONS = getattr(random.random, "__self__", None)
 """Generator behind the functions of the `random` module."""
 
@@ -124,11 +135,9 @@ def obstacle(
         with random_state_kept():
             trials = _telling(experiment, splits, trials)
             part = _part(experiment, splits, trials[0])
-            if precision in ("bf16", "fp16"):  # too rough to be compared, but it has to run
-                cpu = torch.device("cpu")
-                TorchSolo(own_copy(experiment), part, trials[0], _settings(precision), cpu).run_epoch()
-                _array(experiment, part, trials, _settings(precision), None).run_epoch()
-            return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
+            if (reason := _changed_in_place(experiment, part, trials[0])) is not None:
+                return reason
+            return _compared(experiment, part, trials) or _stopped(experiment, part, trials, precision)
     except NotAsAlone as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
@@ -137,8 +146,7 @@ def obstacle(
 
 def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
     """Return the first samples: a whole batch and a short one after it, or fewer samples if steps on them take long."""
-    whole = OptimizerSettings.of(trial.hyperparameters).batch_size
-    few = splits.first(max(2, min(NUM_SAMPLES, whole)))
+    whole, few = OptimizerSettings.of(trial.hyperparameters).batch_size, _few(splits, trial)
     seconds = [WARM_S]
     while len(seconds) < 3 and seconds[-1] >= min(seconds):  # the first steps of a process take longer
         started = time.perf_counter()
@@ -147,6 +155,11 @@ def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
     each = seconds[-1] / (NUM_EPOCHS * few.num_train)
     affordable = int(BUDGET_S / (NUM_EPOCHS * COSTS * each))
     return splits.first(max(few.num_train, min(whole + max(2, whole // 3), affordable)))
+
+
+def _few(splits: Splits, trial: Trial) -> Splits:
+    """Return the first samples, one batch of them."""
+    return splits.first(max(2, min(NUM_SAMPLES, OptimizerSettings.of(trial.hyperparameters).batch_size)))
 
 
 def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> list[Trial]:
@@ -279,9 +292,38 @@ def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -
             values |= _numbers(fused[member.trial_id])
             wanted |= _numbers(result)
         if (name := first_difference(values, wanted, dtype)) is not None:
+            if not _same_without_fast_path(experiment, splits, trials[0], first, dtype):
+                return FAST_PATH
             return f"{name} of {member.trial_id.split()[0]} differs from the same trial alone: {_cause(expected)}"
     if not expected[0].is_finite:
         return "its parameters are not finite after a few steps, so that nothing can be compared"
+    return None
+
+
+def _same_without_fast_path(
+    experiment: Experiment, splits: Splits, trial: Trial, expected: _TrialAlone, dtype: torch.dtype
+) -> bool:
+    """Return whether a trial alone has the same results without torch's fast path of attention."""
+    with fast_path(enabled=False):
+        without = _TrialAlone(experiment, splits, trial, dtype)
+    return all(
+        first_difference(_numbers(one), _numbers(other), dtype) is None
+        for one, other in zip(without.results, expected.results, strict=True)
+        if one is not None and other is not None
+    )
+
+
+def _stopped(experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision) -> str | None:
+    """Return why an array cannot train in the sweep's own precision, too rough to be compared; None if it can."""
+    if precision in ("bf16", "fp16"):  # whose operators are not all there on a CPU
+        TorchSolo(own_copy(experiment), splits, trials[0], _settings(precision), torch.device("cpu")).run_epoch()
+    else:
+        splits = _few(splits, trials[0])
+    try:
+        _array(experiment, splits, trials, _settings(precision), None).run_epoch()
+    except RuntimeError as error:
+        is_of_dtypes = "dtype" in str(error) or "scalar type" in str(error)
+        return f"{PROMOTED}: {refusal(error)}" if is_of_dtypes else refusal(error)
     return None
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.base import scores
@@ -24,7 +23,13 @@ from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.random_inputs import RandomInputs
 from raygpu.training.fused.refusal import slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
-from raygpu.training.fused.vmap_modes import NormalizationInFloat32, OwnTensors, PaddedEmbedding, TiedExtremes
+from raygpu.training.fused.vmap_modes import (
+    NormalizationInFloat32,
+    OwnTensors,
+    PaddedEmbedding,
+    TiedExtremes,
+    plain_attention,
+)
 from raygpu.training.torch.data import Tensors, by_name, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
@@ -78,7 +83,6 @@ class Program:
         self.device = device
         self.model = model.to(device)
         self._step = _TrainingStep(experiment, self.model, hp)
-        torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused: bool | None = None
         """Whether vmap computes metrics; None before the first evaluation."""
         self._compiled: dict[tuple[int, int], Step] = {}
@@ -96,7 +100,7 @@ class Program:
     def training(self) -> Iterator[None]:
         """Set training mode for the steps of an epoch."""
         self.model.train()
-        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
+        with plain_attention():
             yield
 
     def use(self, width: int, batch_size: int, step: Step, shapes: Shapes | None = None) -> None:
@@ -239,7 +243,7 @@ class Program:
         self.model.eval()
         state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.optimizer_state)}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
-        with self.context(), self._norms(), sdpa_kernel(SDPBackend.MATH), streams:
+        with self.context(), self._norms(), plain_attention(), streams:
             if self._metrics_are_fused is not False:
                 before = tile.streams.state() if tile.streams else []
                 try:

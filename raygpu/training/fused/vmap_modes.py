@@ -4,10 +4,13 @@ member, or not at all."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from raygpu.training.torch.torch_private_api import times_mapped
@@ -18,6 +21,24 @@ WHOLE = {
     **dict.fromkeys((torch.median, torch.Tensor.median, torch.nanmedian, torch.Tensor.nanmedian), torch.amax),
 }
 """Functions of a whole tensor, each with the operator that finds its value again among the elements of that value."""
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Compute attention by operators that vmap has rules for; it would run the others one by one."""
+    with sdpa_kernel(SDPBackend.MATH), fast_path(enabled=False):
+        yield
+
+
+@contextmanager
+def fast_path(*, enabled: bool) -> Iterator[None]:
+    """Set whether layers of attention may evaluate by one operator for a whole layer, and restore it at the end."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(enabled)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class PaddedEmbedding(TorchFunctionMode):

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from raygpu import TorchExperiment
 from raygpu.experiment import Splits
 from raygpu.training.base import Settings
 from raygpu.training.fused.dry_run import names_read, num_parameters, obstacle
@@ -154,6 +155,58 @@ def averaging(hp: Mapping[str, Any]) -> nn.Module:
 def test_obstacles_name_their_cause(make: Make, cause: str) -> None:
     text = reason(Of(make))
     assert re.search(cause, text, re.IGNORECASE), text
+
+
+class Padded(TorchExperiment):
+    """A transformer's encoder on sequences with padding, whose outputs there count in a mean over all positions."""
+
+    def __init__(self, *, nested: bool) -> None:
+        self.nested = nested
+
+    def data(self) -> Splits:
+        generator = np.random.default_rng(0)
+        inputs = generator.normal(size=(48, 5, 8)).astype(np.float32)
+        padding = np.arange(5)[None] >= generator.integers(2, 6, 48)[:, None]
+        parts = {"x": inputs, "padding": padding}
+        return Splits(
+            parts,
+            generator.integers(0, 4, 48),
+            {name: part[:32] for name, part in parts.items()},
+            padding[:32, 3].astype(np.int64),
+        )
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Encoder(nested=self.nested)
+
+
+class Encoder(nn.Module):
+    def __init__(self, *, nested: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested)
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        return self.last(self.encoder(x, src_key_padding_mask=padding).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_evaluations_by_the_fast_path_of_attention() -> None:
+    assert re.search("fast path of attention gives 0 at padded positions", reason(Padded(nested=True)))
+    assert why(Padded(nested=False)) is None
+    assert torch.backends.mha.get_fastpath_enabled(), "an array leaves it to others"
+
+
+class Clamped(Head):
+    """Meets a number in double precision."""
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(max=x.detach().double().abs().mean())
+
+
+def test_a_number_of_a_wider_dtype() -> None:
+    text = reason(Of(lambda hp: Clamped()))
+    assert re.search(r"wider dtype of a number.*in Head\.forward", text), text
 
 
 class Scaled(Head):
