@@ -5,9 +5,12 @@ The stateless form of one model (`torch.func.functional_call`) is mapped over st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, is_dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -30,7 +33,7 @@ from raygpu.training.fused.vmap_modes import (
     TiedExtremes,
     plain_attention,
 )
-from raygpu.training.torch.data import Tensors, by_name, copied
+from raygpu.training.torch.data import Tensors, by_name, copied, of_each
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
 
@@ -291,17 +294,19 @@ class Program:
     ) -> dict[str, torch.Tensor]:
         """Evaluate with metrics that vmap cannot map: outputs and loss of all members at once, metrics one by one."""
 
+        form: Any = None
+
         def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, Any]:
-            """Compute one member's outputs and loss."""
-            outputs = self._outputs(member, inputs)
-            return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(copied(outputs), copied(targets)))}
+            """Compute the tensors of one member's outputs, and its loss."""
+            nonlocal form
+            form = self._outputs(member, inputs)
+            return {OUTPUTS: _tensors(form), "loss": packed(self.experiment.loss(copied(form), copied(targets)))}
 
         values = self._mapped(one, state, inputs, targets, own=own)
-        outputs = values.pop(OUTPUTS)
-        each = [
-            self.experiment.metrics(_member(outputs, i), copied(_member(targets, i) if own else targets))
-            for i in range(width)
-        ]
+        stacks, each = values.pop(OUTPUTS), []
+        for row in map(itemgetter, range(width)):
+            outputs = _with_tensors(form, map(row, stacks))
+            each.append(self.experiment.metrics(outputs, copied(of_each(targets, row) if own else targets)))
         return values | {name: torch.stack([packed(found[name]) for found in each]) for name in each[0]}
 
 
@@ -336,14 +341,41 @@ def _owners(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in everything}
 
 
-def _member(outputs: Any, place: int) -> Any:
-    """Return one member's part of stacked outputs: a tensor, or a dict, tuple or list of them."""
+def _with_each(outputs: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return outputs with the function's results in place of their tensors: in dicts, lists, tuples and dataclasses of
+    any class."""
     if isinstance(outputs, torch.Tensor):
-        return outputs[place]
-    if isinstance(outputs, Mapping):
-        return {name: _member(value, place) for name, value in outputs.items()}
+        return function(outputs)
+    if isinstance(outputs, MutableMapping):
+        changed: Any = copy.copy(outputs)
+        for name, value in outputs.items():
+            changed[name] = _with_each(value, function)
+        return changed
     if hasattr(outputs, "_fields"):  # a named tuple
-        return type(outputs)(*(_member(value, place) for value in outputs))
+        return type(outputs)(*(_with_each(value, function) for value in outputs))
     if isinstance(outputs, tuple | list):
-        return type(outputs)(_member(value, place) for value in outputs)
+        return type(outputs)(_with_each(value, function) for value in outputs)
+    if is_dataclass(outputs) and not isinstance(outputs, type):
+        changed = copy.copy(outputs)
+        for field in fields(outputs):
+            object.__setattr__(changed, field.name, _with_each(getattr(outputs, field.name), function))
+        return changed
     return outputs
+
+
+def _with_tensors(outputs: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """Return outputs with other tensors, in the order of `_tensors`."""
+    return _with_each(outputs, lambda _: next(tensors))
+
+
+def _tensors(outputs: Any) -> list[torch.Tensor]:
+    """Return the tensors in outputs, in the order of `_with_each`."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        """Add a tensor to those that were found."""
+        found.append(tensor)
+        return tensor
+
+    _with_each(outputs, note)
+    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,6 +192,56 @@ def test_outputs_as_a_named_tuple() -> None:
     (results,) = run(array, 1)
     for trial in trials:
         (expected,) = run(solo(Pairs(), trial, torch.float64, epochs=1), 1)
+        assert dict(results[trial.trial_id].metrics) == pytest.approx(dict(expected.metrics), rel=1e-6)
+
+
+class WithAttributes(dict[str, Any]):
+    """A dict with its items as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+@dataclass(frozen=True)
+class Record:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+    states: Any = None
+    length: int = 3
+
+
+FORMS: dict[str, Callable[[Pair], Any]] = {
+    "named tuple": lambda pair: pair,
+    "dict with attributes": lambda pair: WithAttributes(pair._asdict(), states=None, length=3),
+    "dataclass": lambda pair: Record(*pair, states=[pair.hidden, None]),
+}
+
+
+class FormedModel(PairModel):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return FORMS[self.form](super().forward(x))
+
+
+class Formed(Pairs):
+    """Outputs of another class."""
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return FormedModel(self.form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_outputs_of_any_class_with_metrics_off_the_device(form: str) -> None:
+    trials = members({}, SGD[:2])
+    (results,) = run(new_array(Formed(form), trials, epochs=1), 1)
+    for trial in trials:
+        (expected,) = run(solo(Formed(form), trial, torch.float64, epochs=1), 1)
         assert dict(results[trial.trial_id].metrics) == pytest.approx(dict(expected.metrics), rel=1e-6)
 
 
