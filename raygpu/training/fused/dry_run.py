@@ -346,7 +346,9 @@ def _state_in_python(expected: Sequence[_TrialAlone]) -> str | None:
         if alone.hook is not None:
             return f"{alone.hook}, which does not run in an array"
         if alone.changed is not None:
-            return f"{alone.changed} changes while it trains: Python code of an array runs once for all its members"
+            is_pruned = f"{alone.changed.partition('.')[2]}_mask" in alone.state  # its names of masks
+            by = ", as torch.nn.utils.prune sets it in each forward pass" if is_pruned else ""
+            return f"{alone.changed} changes while it trains{by}: Python code of an array runs once for all its members"
     for path, text in expected[0].kept.items():
         if any(alone.plain.get(path) != text for alone in expected):
             return f"{path} is set while it trains, by each trial to another value: an array would have one for all"

@@ -62,7 +62,8 @@ class DrawRecorder(TorchDispatchMode):
 
 
 def _layout(tensor: torch.Tensor) -> Layout:
-    return tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
+    strides = torch.empty_like(tensor).stride()  # of an expanded tensor has none that are zero
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
 
 
 class MemberStreams(TorchDispatchMode):

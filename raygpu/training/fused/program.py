@@ -80,7 +80,9 @@ class Program:
         self.owners = _owners(model)
         """Name under which each name's tensor is stacked: tied parameters have several names."""
         if unknown := [name for name in self.state_names if name not in self.owners]:
-            raise ValueError(f"{', '.join(unknown)}: extra state of a module cannot be stacked")
+            is_extra = unknown[0].endswith("_extra_state")
+            what = "extra state of a module" if is_extra else "a name in state_dict() of no parameter or buffer"
+            raise ValueError(f"{unknown[0]}: {what} cannot be stacked")
         floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
         self.number_type = torch.float64 if torch.float64 in floating else torch.float32
         self.device = device

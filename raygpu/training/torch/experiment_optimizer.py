@@ -81,8 +81,14 @@ def _check(made: Any, every: Sequence[Any]) -> None:
 
 
 def _scheduler(own: TorchExperiment, optimizer: torch.optim.Optimizer, hp: Hyperparameters, num_steps: int) -> Any:
-    """Return the experiment's scheduler of an optimizer. Raises TypeError for one whose step needs an argument."""
+    """Return the experiment's scheduler of an optimizer. Raises TypeError for what is none, and for one whose step
+    needs an argument."""
     scheduler = own.scheduler(optimizer, hp, num_steps)
+    if scheduler is not None and not callable(getattr(scheduler, "step", None)):
+        raise TypeError(
+            f"scheduler() returned {type(scheduler).__name__}; one scheduler is wanted, with the methods of those in"
+            " torch.optim.lr_scheduler: its ChainedScheduler and SequentialLR join several"
+        )
     if scheduler is not None and _needs_argument(scheduler.step):
         raise TypeError(
             f"scheduler() returned {type(scheduler).__name__}, whose step() needs a metric; it is stepped after each"

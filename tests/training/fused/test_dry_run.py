@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from raygpu import TorchExperiment
@@ -137,9 +138,28 @@ def averaging(hp: Mapping[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 10))
 
 
+def pruned(hp: Mapping[str, Any]) -> nn.Module:
+    model = Head()
+    prune.random_unstructured(model.first, "weight", 0.4)
+    return model
+
+
+def renaming(hp: Mapping[str, Any]) -> nn.Module:
+    def rename(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        """Give all tensors other names."""
+        for name in list(state):
+            state[f"net.{name}"] = state.pop(name)
+
+    model = Head()
+    model.register_state_dict_post_hook(rename)
+    return model
+
+
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
+        (pruned, r"Linear\.first\.weight changes while it trains, as torch\.nn\.utils\.prune sets it"),
+        (renaming, r"net\.first\.weight: a name in state_dict\(\) of no parameter or buffer cannot be stacked"),
         (lambda hp: Recurrent(nn.LSTM), r"lstm.*(no rule|slow loop)"),
         (lambda hp: Recurrent(nn.GRU), r"gru.*(no rule|slow loop)"),
         (lambda hp: Normed(), r"aten::_weight_norm\w* runs as a slow loop under vmap"),
@@ -150,7 +170,19 @@ def averaging(hp: Mapping[str, Any]) -> nn.Module:
         (lambda hp: OwnFunction(), r"autograd\.Function|setup_context|generate_vmap_rule"),
         (lambda hp: Checkpointed(), r"computes again what it has computed \(torch\.utils\.checkpoint\)"),
     ],
-    ids=["lstm", "gru", "weight-norm", "if", "item", "mask", "batchnorm-momentum", "own-function", "checkpoint"],
+    ids=[
+        "pruned",
+        "state-dict-hook",
+        "lstm",
+        "gru",
+        "weight-norm",
+        "if",
+        "item",
+        "mask",
+        "batchnorm-momentum",
+        "own-function",
+        "checkpoint",
+    ],
 )
 def test_obstacles_name_their_cause(make: Make, cause: str) -> None:
     text = reason(Of(make))

@@ -52,7 +52,24 @@ class StochasticDepth(Mlp):
         return Model()
 
 
-@pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth])
+class ExpandedNoise(Mlp):
+    """Draws numbers in the shape of a tensor that is expanded, whose memory has another order of dimensions."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.position = nn.Parameter(torch.randn(1, 64))
+                self.last = nn.Linear(64, 10)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                noise = torch.rand_like(self.position.expand(len(x), -1))
+                return self.last(x + self.position + hp["dropout"] * noise)
+
+        return Model()
+
+
+@pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth, ExpandedNoise])
 def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None:
     """Whatever the width, and whoever leaves: each member draws from generators of its own."""
     trials = members({"dropout": 0.3}, [{"lr": 0.1}, {"lr": 0.05, "momentum": 0.9}, {"lr": 0.1}, {"lr": 0.02}])

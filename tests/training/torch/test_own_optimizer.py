@@ -240,6 +240,11 @@ class OnPlateau(Mlp):
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
 
 
+class SeveralSchedulers(OnPlateau):
+    def scheduler(self, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int) -> Any:
+        return [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
+
+
 @pytest.mark.parametrize(
     ("experiment", "line"),
     [
@@ -247,6 +252,7 @@ class OnPlateau(Mlp):
         (OfAnother, "parameters that are not the model's"),
         (SchedulerAlone, r"scheduler\(\) steps an optimizer of the experiment's own, and optimizer\(\) returned none"),
         (NeedsClosure, r"optimizer\(model, hp\) returned LBFGS, whose step\(\) needs a closure"),
+        (SeveralSchedulers, r"scheduler\(\) returned list; one scheduler is wanted.*ChainedScheduler"),
         (OnPlateau, r"scheduler\(\) returned ReduceLROnPlateau, whose step\(\) needs a metric"),
     ],
 )
