@@ -24,7 +24,8 @@ class Halving:
     """ASHA's rule as Ray Tune's `ASHAScheduler` applies it, trial by trial in the order of their arrival.
 
     A trial at a rung is stopped if its score lies below the best 1/reduction of those that were there before it. Asked
-    again about a trial, as after a lost worker, it gives the same answer.
+    again about a trial, as after a lost worker, it gives the same answer; to another score a new one, without what the
+    trial had at this rung and later.
     """
 
     def __init__(self, grace_epochs: float, reduction: float, max_epochs: int, *, maximize: bool) -> None:
@@ -41,18 +42,20 @@ class Halving:
             return frozenset()
         stays, values = self._stays[epoch], self._sorted[epoch]
         for trial_id, score in scores:
+            value = self.sign * score
+            if self._values[epoch].get(trial_id, value) != value:
+                self.forget([trial_id], since=epoch)
             if trial_id not in stays:
-                value = self.sign * score
                 stays[trial_id] = not values or value >= _quantile(values, self.quantile)
                 insort(values, value)
                 self._values[epoch][trial_id] = value
         return frozenset(trial_id for trial_id, _ in scores if not stays[trial_id])
 
-    def forget(self, trial_ids: Iterable[str]) -> None:
-        """Remove trials whose scores were wrong; they report again."""
+    def forget(self, trial_ids: Iterable[str], since: int = 0) -> None:
+        """Remove scores, from an epoch on, of trials that report again."""
         for trial_id in trial_ids:
             for rung, values in self._values.items():
-                if trial_id in values:
+                if rung >= since and trial_id in values:
                     self._sorted[rung].remove(values.pop(trial_id))
                     del self._stays[rung][trial_id]
 

@@ -13,7 +13,8 @@ class Median:
     """The median stopping rule, as Ray Tune's `MedianStoppingRule` applies it: trial by trial in the order of arrival.
 
     A trial stops whose best score lies below the median of the others' running means up to the same epoch. Asked again
-    about a trial, as after a lost worker, it gives the same answer.
+    about a trial, as after a lost worker, it gives the same answer; to another score a new one, without what the trial
+    had at this epoch and later.
     """
 
     def __init__(self, grace_epochs: int, min_trials: int, *, maximize: bool) -> None:
@@ -28,33 +29,45 @@ class Median:
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
         """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
         for trial_id, score in scores:
-            own = self._trials.setdefault(trial_id, _Trial())
-            if epoch in own.epochs:
+            own, value = self._trials.setdefault(trial_id, _Trial()), self.sign * score
+            if own.scores.get(epoch, value) != value:
+                self._forget(trial_id, since=epoch)
+            if epoch in own.scores:
                 continue
-            own.epochs.add(epoch)
-            own.best = max(own.best, self.sign * score)
+            own.scores[epoch] = value
+            own.best = max(own.best, value)
             if epoch < self.grace_epochs:
                 continue
-            own.scores.append(self.sign * score)
+            own.later.append(value)
             others = self._means.setdefault(epoch, [])
             if len(others) >= self.min_trials and own.best < median(others):
                 self._stopped.add((trial_id, epoch))
-            insort(others, fmean(own.scores))
+            insort(others, fmean(own.later))
         return frozenset(trial_id for trial_id, _ in scores if (trial_id, epoch) in self._stopped)
 
     def forget(self, trial_ids: Iterable[str]) -> None:
         """Remove trials whose scores were wrong; they report again."""
         for trial_id in set(trial_ids) & self._trials.keys():
-            own = self._trials.pop(trial_id)
-            epochs = sorted(epoch for epoch in own.epochs if epoch >= self.grace_epochs)
-            for count, epoch in enumerate(epochs, start=1):
-                self._means[epoch].remove(fmean(own.scores[:count]))
-            self._stopped -= {(trial_id, epoch) for epoch in epochs}
+            self._forget(trial_id, since=0)
+            del self._trials[trial_id]
+
+    def _forget(self, trial_id: str, since: int) -> None:
+        """Remove a trial's scores from an epoch on."""
+        own = self._trials[trial_id]
+        compared = sorted(epoch for epoch in own.scores if epoch >= self.grace_epochs)
+        for count, epoch in enumerate(compared, start=1):
+            if epoch >= since:
+                self._means[epoch].remove(fmean(own.later[:count]))
+                self._stopped.discard((trial_id, epoch))
+        own.scores = {epoch: value for epoch, value in own.scores.items() if epoch < since}
+        own.later = own.later[: sum(epoch < since for epoch in compared)]
+        own.best = max(own.scores.values(), default=-math.inf)
 
 
 @dataclass(slots=True)
 class _Trial:
-    epochs: set[int] = field(default_factory=set)
+    scores: dict[int, float] = field(default_factory=dict)
+    """Scores by epoch, the higher the better."""
     best: float = -math.inf
-    scores: list[float] = field(default_factory=list)
-    """Scores from epoch `grace_epochs` on."""
+    later: list[float] = field(default_factory=list)
+    """Those from epoch `grace_epochs` on."""

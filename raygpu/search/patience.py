@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,7 +24,8 @@ class Patience:
     """The rule of Keras' `EarlyStopping`, for each trial by itself.
 
     A trial stops after `patience` epochs in which its score was not better than its best by more than `min_delta`, but
-    not before epoch `grace_epochs`. Asked again about an epoch, as after a lost worker, it gives the same answer.
+    not before epoch `grace_epochs`. Asked again about an epoch, as after a lost worker, it gives the same answer; to
+    another score a new one, without what the trial had at this epoch and later.
     """
 
     def __init__(self, patience: int, min_delta: float, grace_epochs: int, *, maximize: bool) -> None:
@@ -40,8 +40,7 @@ class Patience:
         stopped = []
         for trial_id, score in scores:
             own = self._trials.setdefault(trial_id, _Trial())
-            if epoch > own.last_epoch:
-                own.take(epoch, self.sign * score, self.min_delta)
+            own.take(epoch, self.sign * score, self.min_delta)
             last_better = max((better for better in own.better if better <= epoch), default=epoch)
             if epoch >= self.grace_epochs and epoch - last_better >= self.patience:
                 stopped.append(trial_id)
@@ -55,16 +54,20 @@ class Patience:
 
 @dataclass(slots=True)
 class _Trial:
-    best: float = -math.inf
-    last_epoch: int = 0
+    values: dict[int, float] = field(default_factory=dict)
+    """Scores by epoch, the higher the better."""
     better: list[int] = field(default_factory=list)
     """Epochs at which the score improved."""
 
     def take(self, epoch: int, value: float, min_delta: float) -> None:
-        """Take in a score, the higher the better."""
-        self.last_epoch = epoch
-        if not self.better or value > self.best + min_delta:
-            self.best = value
+        """Take in a score; one that is not that of the same epoch before takes the place of all from this epoch on."""
+        if self.values.get(epoch) == value:
+            return
+        if any(known >= epoch for known in self.values):
+            self.values = {known: each for known, each in self.values.items() if known < epoch}
+            self.better = [known for known in self.better if known < epoch]
+        self.values[epoch] = value
+        if not self.better or value > self.values[self.better[-1]] + min_delta:
             self.better.append(epoch)
 
 

@@ -88,7 +88,7 @@ class Population:
     def exchange(self, epoch: int, reports: Sequence[MemberScores]) -> Orders | None:
         """Take in the reports of one worker's trials at an interval; return their orders, None to wait.
 
-        Asked again, it gives the same orders.
+        Asked again, it gives the same orders. Others are compared with a trial's latest scores.
         """
         names = [report.trial_id for report in reports]
         for report in reports:
@@ -107,7 +107,7 @@ class Population:
         self._last[name] = epoch
         for earlier, reached in report.reached.items():
             if earlier in self._reached:
-                self._reached[earlier].setdefault(name, reached)
+                self._reached[earlier][name] = reached  # another attempt's may differ from what was known
         for earlier, change in report.decided.items():
             if earlier in self._decided:
                 self._decided[earlier].setdefault(name, change)

@@ -85,10 +85,18 @@ def test_asked_twice_it_gives_the_same_answer() -> None:
     answer = once.decide(1, scores)
     assert 0 < len(answer) < 30
     assert twice.decide(1, scores[:10]) == answer & {trial_id for trial_id, _ in scores[:10]}
-    assert twice.decide(1, [(trial_id, -score) for trial_id, score in scores[:10]]) <= answer
     assert twice.decide(1, scores) == answer
     assert once.decide(1, scores) == twice.decide(1, scores) == answer
     assert once.decide(3, scores[::-1]) == twice.decide(3, scores[::-1])
+
+
+def test_another_attempt_is_judged_by_its_own_scores() -> None:
+    rule = Halving(1, 3, 9, maximize=True)
+    assert not rule.decide(1, [("a", 9.0)])
+    assert not rule.decide(3, [("a", 9.0)])
+    assert rule.decide(1, [("b", 1.0)]) == {"b"}
+    assert rule.decide(1, [("a", 0.5)]) == {"a"}, "b is better"
+    assert not rule.decide(3, [("c", 0.1)]), "the score that a had there before counts no more"
 
 
 def test_no_one_stops_between_rungs() -> None:

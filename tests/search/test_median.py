@@ -74,9 +74,20 @@ def test_asked_twice_it_gives_the_same_answer() -> None:
         num_stopped.append(len(answer))
         assert twice.decide(epoch, scores[:8]) == answer & {trial_id for trial_id, _ in scores[:8]}
         assert twice.decide(epoch, scores) == answer
-        assert twice.decide(epoch, [(trial_id, 9.0) for trial_id, _ in scores]) == answer
         assert once.decide(epoch, scores) == answer
     assert 0 < num_stopped[0] < 20
+
+
+def test_another_attempt_is_judged_by_its_own_scores() -> None:
+    rule, without = (Median(1, 2, maximize=True) for _ in range(2))
+    for epoch in (1, 2, 3):
+        for name, score in (("b", 1.0), ("c", 2.0), ("a", 0.5 if epoch == 1 else 9.0)):
+            rule.decide(epoch, [(name, score)])
+            if name != "a" or epoch == 1:
+                without.decide(epoch, [(name, score)])
+    for epoch in (1, 2, 3):
+        for name in ("a", "d"):
+            assert rule.decide(epoch, [(name, 0.5)]) == without.decide(epoch, [(name, 0.5)]) == {name}
 
 
 def test_a_best_score_of_long_ago_counts() -> None:

@@ -57,8 +57,16 @@ def test_asked_again_after_a_lost_worker_it_gives_the_same_answers() -> None:
     scores = [1.0, 2.0, 1.5, 1.5, 5.0]
     answers = [rule.decide(epoch, [("t0000", score)]) for epoch, score in enumerate(scores, start=1)]
     assert list(map(bool, answers)) == [False, False, False, True, False]
-    again = [rule.decide(epoch, [("t0000", -1.0)]) for epoch in range(1, 6)]
+    again = [rule.decide(epoch, [("t0000", score)]) for epoch, score in enumerate(scores, start=1)]
     assert again == answers
+
+
+def test_another_attempt_is_judged_by_its_own_scores() -> None:
+    rule = Patience(2, 0.0, 1, maximize=True)
+    for epoch, score in enumerate([1.0, 9.0, 9.0], start=1):
+        assert not rule.decide(epoch, [("t0000", score)])
+    for epoch, score in enumerate([1.0, 2.0, 3.0, 4.0], start=1):
+        assert not rule.decide(epoch, [("t0000", score)])
 
 
 def test_trials_are_not_compared_and_forgotten_ones_begin_anew() -> None:

@@ -137,6 +137,18 @@ def test_reports_carry_what_an_older_state_has_lost() -> None:
     pickle.loads(pickle.dumps(restored))
 
 
+def test_others_are_compared_with_the_score_of_the_last_attempt() -> None:
+    """t0000 was lost before the interval was decided, and reaches another score when it is trained again."""
+    found = population(4)
+    for place, score in ((0, 9.0), (1, 1.0), (2, 2.0)):
+        assert found.exchange(2, [report(place, score)]) is None
+    assert found.exchange(2, [report(0, 0.5)]) is None
+    found.exchange(2, [report(3, 3.0)])
+    orders = found.exchange(2, [report(0, 0.5)])
+    assert orders is not None
+    assert {name: change.donor for name, change in orders.changes.items()} == {"t0000": "t0003"}
+
+
 def test_the_parameters_of_an_interval_are_kept_until_all_are_two_further() -> None:
     found = population(2)
     for epoch in (2, 4, 6):
