@@ -27,6 +27,7 @@ from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population_checks import require_population
 from raygpu.workflow.ray_startup import ray_starting
+from raygpu.workflow.resumed_sweep import require_same_start
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import Result as Result
 from raygpu.workflow.trial_groups import grouped
@@ -147,7 +148,7 @@ def _run(arguments: Arguments) -> Result:
 
 def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> SweepConfig:
     """Return the configuration of a sweep that goes on, with the fields that may change. Raises BadInput for others,
-    and for fewer trials than the sweep has."""
+    for fewer trials than the sweep has, and for a sweep that another version of raygpu began."""
     COMMAND.require_resumable(overrides)
     config, before = earlier.read_config(overrides), earlier.read_config()
     if config.trials is not None and before.trials is not None and config.trials < before.trials:
@@ -157,6 +158,7 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
     if config.repeats < before.repeats or (config.per_set > 1) != (before.per_set > 1):
         more = ", and can have more" if before.per_set > 1 else "; more of them need a new sweep"
         raise BadInput(f"--repeats: read {config.repeats}; the sweep has {before.repeats}{more}")
+    require_same_start(earlier, config)
     return config
 
 

@@ -68,7 +68,7 @@ def summarize(
         "num_trials": records.num_trials,
         **(_of_sets(records) if not records.repetition.is_single else {}),
         "completed": records.count("finished"),
-        "diverged": records.count_diverged(),
+        "diverged": records.count("diverged"),
         "stopped_early": records.count("stopped"),
         "failed": records.count("failed"),
         "interrupted": records.count("interrupted"),

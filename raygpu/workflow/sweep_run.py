@@ -34,6 +34,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
+from raygpu.workflow.resumed_sweep import begun_state
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -71,10 +72,11 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0; 1 if no trial has a finite score; 3 if MLflow lacks a part; 130 after Ctrl-C."""
+        """Exit code: 0; 1 if no trial has a finite score, or if the first ones have all failed alike, which ends the
+        sweep; 3 if MLflow lacks a part; 130 after Ctrl-C."""
         if self.interrupted:
             return 130
-        if self.summary and self.summary["best"] is None:
+        if self.summary and (self.summary["best"] is None or self.summary.get("common_failure")):
             return 1
         return INCOMPLETE if incomplete(self.summary) else 0
 
@@ -114,6 +116,7 @@ class SweepUnderWay:
         self.config, self.cluster, self.console = config, cluster, console
         self.resuming, self.retry_failed = planned.resume is not None, planned.retry_failed
         self.folder = self._begun_folder(planned.resume, planned.source_folder)
+        self.earlier_front = self._earlier_front()
         num_trials = prepared.sampler.num_trials
         schedule = schedule_of(decision, config, num_trials)
         scoring, repetition = Scoring.of(config), Repetition.of(config)
@@ -139,7 +142,7 @@ class SweepUnderWay:
         with ready_folder(self.config, resume, self.cluster, self.console.warn) as folder:
             if resume is None:
                 folder.write_config(self.config, source_folder)
-                folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
+                folder.write_run({"gpu": self.decision.settled(self.config.gpu), **begun_state(folder)})
             else:
                 folder.change_config(self.config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True))
         return folder
@@ -242,11 +245,20 @@ class SweepUnderWay:
             for record in each.trials if not each.is_complete else []:
                 self.session.writer.metrics(record.trial.trial_id, each.metrics())
 
+    def _earlier_front(self) -> frozenset[str]:
+        """Return the trials that were on the Pareto front at the end of an earlier start; none if its summary cannot be
+        read, which is written anew."""
+        if len(self.config.metrics) < 2:
+            return frozenset()
+        try:
+            return frozenset(each["trial_id"] for each in (self.folder.read_summary() or {}).get("front", ()))
+        except (BadInput, KeyError, TypeError):
+            return frozenset()
+
     def _tag_front(self) -> None:
         """Tag the trials' runs of the Pareto front, and those that were on it at the end of an earlier start."""
         front = {record.trial.trial_id for record in self.records.front()}
-        earlier = {each["trial_id"] for each in (self.folder.read_summary() or {}).get("front", ())}
-        for name in sorted(front | earlier, key=Trial.order):
+        for name in sorted(front | self.earlier_front, key=Trial.order):
             self.session.writer.tag(name, {"raygpu.front": "true" if name in front else "false"})
 
     def _leave(self, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:

@@ -6,13 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.workflow.sweep_run import SweepUnderWay
+from raygpu.workflow.sweep_run import Result, SweepUnderWay
 
 
 def test_a_trial_that_has_left_the_front_is_not_called_one_of_it(tmp_path: Path) -> None:
@@ -23,10 +25,13 @@ def test_a_trial_that_has_left_the_front_is_not_called_one_of_it(tmp_path: Path)
         folder=folder,
         records=SimpleNamespace(front=lambda: front),
         session=SimpleNamespace(writer=SimpleNamespace(tag=lambda name, values: tags.update({name: values}))),
+        config=SimpleNamespace(metrics=("loss", "latency_ms")),
+        earlier_front=frozenset(),
     )
     SweepUnderWay._tag_front(sweep)
     assert tags == {"t0000": {"raygpu.front": "true"}}
     folder.write_summary({"front": [{"trial_id": "t0000"}]})
+    sweep.earlier_front = SweepUnderWay._earlier_front(sweep)
     front[0] = SimpleNamespace(trial=SimpleNamespace(trial_id="t0003"))
     SweepUnderWay._tag_front(sweep)
     assert tags == {"t0000": {"raygpu.front": "false"}, "t0003": {"raygpu.front": "true"}}
@@ -49,3 +54,20 @@ def test_the_score_of_a_winner_that_stays_is_in_the_summary_of_an_interrupted_re
     record.scores.take(scoring, EpochResult(2, {"accuracy": 0.6}))  # it was trained on
     SweepUnderWay._take_noted_score(sweep)
     assert not sweep.summary
+
+
+@pytest.mark.parametrize("metrics", [(), ("loss", "latency_ms")])
+def test_a_damaged_summary_of_an_earlier_start_is_none(metrics: tuple[str, ...], tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "sweep")
+    sweep: Any = SimpleNamespace(folder=folder, config=SimpleNamespace(metrics=metrics))
+    for content in (None, '{"front": [{"trial_id', "[]", '{"front": 3}', '{"front": [{}]}'):
+        if content is not None:
+            folder.summary.write_text(content)
+        assert SweepUnderWay._earlier_front(sweep) == frozenset()
+
+
+@pytest.mark.parametrize(("common_failure", "code"), [(None, 0), ("ValueError: always", 1)])
+def test_a_sweep_that_its_first_failures_have_ended_has_failed(common_failure: str | None, code: int) -> None:
+    """One trial was still running, and has a score."""
+    summary = {"best": {"trial_id": "t0000"}, "common_failure": common_failure, "tracking": {"undelivered": 0}}
+    assert Result(summary, None, []).exit_code == code

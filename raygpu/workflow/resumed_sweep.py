@@ -1,0 +1,78 @@
+"""What a sweep that goes on must have in common with its start: the state's version, and the fields that say which
+trials there are and how they are compared."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunDirectory
+
+STATE = 2
+"""Version of the state that a sweep keeps for `--resume`; another one cannot be read."""
+VERSION, BEGUN = "state", "begun"
+"""Keys, in the run's state, of this version and of the fixed fields at the start."""
+FIXED = (
+    "metric",
+    "direction",
+    "metrics",
+    "directions",
+    "score",
+    "seed",
+    "epochs",
+    "folds",
+    "data",
+    "start",
+    "search",
+    "stopping",
+    "population",
+    "space",
+)
+"""Fields that stay as they were at a sweep's start."""
+STATE_FILES = "experiment_state-*.json"
+
+
+def begun_state(folder: RunDirectory) -> dict[str, Any]:
+    """Return what a resumed sweep is compared with, for the state of a run whose configuration is written."""
+    return {VERSION: STATE, BEGUN: _fixed(folder.read_config())}
+
+
+def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
+    """Raise BadInput if another version of raygpu began the sweep, or if a field has changed that cannot."""
+    noted = folder.read_run()
+    if noted.get(VERSION) != STATE:
+        if not fnmatch.filter(folder.tune.files(), STATE_FILES):
+            return  # it begins now
+        raise BadInput(
+            f"resume: {folder}: another version of raygpu began it, whose state this one cannot read; go on with that"
+            " version, or begin a new sweep; its results are as they were"
+        )
+    before, now = (dict(_flat(each)) for each in (noted[BEGUN], _fixed(config)))
+    faults = [
+        f"resume: {folder.config}: {name}: read {_said(now.get(name))}; the sweep began with {_said(before.get(name))};"
+        " set it back, or begin a new sweep"
+        for name in (before | now)
+        if json.dumps(before.get(name)) != json.dumps(now.get(name))
+    ]
+    if faults:
+        raise BadInput(faults)
+
+
+def _fixed(config: SweepConfig) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(config.model_dump(mode="json", include=set(FIXED)))))
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Return the fields of all sections by their names, as `stopping.patience`."""
+    found = []
+    for name, value in values.items():
+        found += _flat(value, f"{above}{name}.") if isinstance(value, dict) and value else [(above + name, value)]
+    return found
+
+
+def _said(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value)

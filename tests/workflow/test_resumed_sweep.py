@@ -1,0 +1,69 @@
+"""A sweep that goes on has the state's version and the fixed fields of its start, or is refused before Ray starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunDirectory
+from raygpu.sweep import resumed_config
+from raygpu.workflow.resumed_sweep import VERSION, begun_state
+
+CONFIG = {
+    "experiment": "tests.cases:ramp",
+    "metric": "loss",
+    "trials": 4,
+    "search": {"algorithm": "tpe"},
+    "stopping": {"patience": 3},
+    "space": {"x": {"uniform": [0.0, 1.0]}, "y": {"choice": ["a", "b"]}},
+}
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> RunDirectory:
+    folder = RunDirectory.create(tmp_path, "sweep")
+    folder.write_config(SweepConfig.model_validate(CONFIG), tmp_path)
+    folder.write_run(begun_state(folder))
+    return folder
+
+
+def test_as_it_began_and_with_what_may_change_it_goes_on(begun: RunDirectory) -> None:
+    assert resumed_config(begun, {}).trials == 4
+    assert resumed_config(begun, {"trials": "8", "time_budget_s": "60"}).trials == 8
+    text = begun.config.read_text()
+    for before, after in (("fail_fast = true", "fail_fast = false"), ("checkpoint_s = 60.0", "checkpoint_s = 5.0")):
+        assert before in text
+        begun.config.write_text(text.replace(before, after))
+        resumed_config(begun, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('metric = "loss"', 'metric = "accuracy"', 'metric: read "accuracy"; the sweep began with "loss"'),
+        ("seed = 0", "seed = 5", "seed: read 5; the sweep began with 0"),
+        ("patience = 3", "patience = 2", "stopping.patience: read 2; the sweep began with 3"),
+        ("    1.0,", "    2.0,", r"space.x.uniform: read \[0.0, 2.0\]; the sweep began with \[0.0, 1.0\]"),
+        ('algorithm = "tpe"', 'algorithm = "random"', 'search.algorithm: read "random"; the sweep began with "tpe"'),
+    ],
+)
+def test_a_field_that_cannot_change_is_refused_by_name(before: str, after: str, said: str, begun: RunDirectory) -> None:
+    text = begun.config.read_text()
+    assert before in text
+    begun.config.write_text(text.replace(before, after))
+    with pytest.raises(BadInput, match=said):
+        resumed_config(begun, {})
+    begun.config.write_text(text)
+    resumed_config(begun, {})
+
+
+def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) -> None:
+    begun.write_run({VERSION: 1})
+    resumed_config(begun, {})  # it has no state yet
+    (begun.path / "tune").mkdir()
+    (begun.path / "tune" / "experiment_state-2026-01-01_00-00-00.json").touch()
+    with pytest.raises(BadInput, match=r"another version of raygpu began it, .* begin a new sweep"):
+        resumed_config(begun, {})
