@@ -27,6 +27,12 @@ class Curve:
                 self._every *= 2
         self._count += 1
 
+    def cut(self, count: int) -> None:
+        """Drop the values after the first `count`; the newest one is then the last that is left."""
+        if count < self._count:
+            del self.values[-(-count // self._every) :]
+            self._count, self.last = count, self.values[-1] if self.values else None
+
     def points(self) -> list[float]:
         """Return the values, with the newest one at the end."""
         whole = self.last is None or (self._count - 1) % self._every == 0

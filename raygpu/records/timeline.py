@@ -1,8 +1,9 @@
 """`timeline.jsonl` of a run: its curves, what ran on which GPU when, and the GPUs' readings, for the report.
 
 A line each, as JSON: `start` with the moment; `run`, a Tune trial from the moment that it got its share of a GPU to its
-end; `epochs`, a trial's new epochs; `gpu`, readings of a GPU; `host`, of the machine. A later start of the same run
-adds to the file.
+end; `epochs`, a trial's new epochs; `again`, an attempt to train it that goes on after an earlier epoch than that of
+the last line, whose later epochs no longer count; `gpu`, readings of a GPU; `host`, of the machine. A later start of
+the same run adds to the file.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class Timeline:
         self._lines: list[str] = []
         self._held: dict[str, dict[str, Any]] = {}
         self._lock = Lock()
+        earlier = read(path).curves if path is not None else {}
+        self._last = {trial: max(curve, default=0) for trial, curve in earlier.items()}
+        """Last epoch noted of each trial, those of earlier starts among them."""
         self._add("start", at=_now())
 
     def hold(self, holder: str, name: str, trial_ids: Sequence[str], share: float) -> None:
@@ -98,6 +102,18 @@ class Timeline:
         if results:
             rows = [[result.epoch, self._kept(result.metrics)] for result in results]
             self._add("epochs", trial=trial_id, at=_now(), rows=rows)
+            self._last[trial_id] = max(self._last.get(trial_id, 0), results[-1].epoch)
+
+    def go_back(self, trial_id: str, epoch: int) -> bool:
+        """Note that another attempt to train a trial goes on after an epoch; return whether later ones were noted.
+
+        They no longer count.
+        """
+        if self._last.get(trial_id, 0) <= epoch:
+            return False
+        self._add("again", trial=trial_id, at=_now(), after=epoch)
+        self._last[trial_id] = epoch
+        return True
 
     def gpu(self, index: int, readings: Mapping[str, float]) -> None:
         """Note readings of a GPU at this moment."""
@@ -172,6 +188,10 @@ def _take(timeline: RunTimeline, noted: Mapping[str, Any]) -> None:
             for epoch, metrics in noted["rows"]:
                 curve[int(epoch)] = {name: float(value) for name, value in metrics.items()}
                 moments[int(epoch)] = float(noted["at"])
+        case "again":
+            for noted_epochs in (timeline.curves.get(noted["trial"], {}), timeline.ended_s.get(noted["trial"], {})):
+                for epoch in [each for each in noted_epochs if each > noted["after"]]:
+                    del noted_epochs[epoch]
         case "gpu":
             values = {name: float(value) for name, value in noted.items() if name not in ("event", "gpu", "at")}
             timeline.readings.setdefault(int(noted["gpu"]), []).append((float(noted["at"]), values))

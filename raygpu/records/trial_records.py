@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 from raygpu.errors import UnknownMetric, kind, last_line
 from raygpu.planning.schedule import Schedule
@@ -22,7 +22,7 @@ from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.records.sweep_pace import SweepPace
 from raygpu.search.objectives import front
 from raygpu.search.repeats import Repetition
-from raygpu.search.scoring import BestEpoch, Scoring, rank
+from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, rank
 from raygpu.search.trial_record import Change, Status, TrialRecord
 from raygpu.search.trials import EpochResult, Order, Trial
 
@@ -146,7 +146,8 @@ class Records:
                     )
                     if is_score:
                         record.further = self.scoring.further_values(result.metrics)
-                    self._draw(trial_id, record)
+                    if record.scores.last is not None and math.isfinite(record.scores.last):
+                        self._curves.setdefault(trial_id, Curve()).add(record.scores.last)
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples
                     record.train_s += result.train_s
@@ -164,6 +165,20 @@ class Records:
             record.score = record.scores.score(self.scoring)
             return new
 
+    def go_back(self, trial_id: str, epoch: int, scores: TrialScores) -> bool:
+        """Drop what a trial has reported after an epoch, from which another attempt goes on; return whether there was
+        any. scores: up to this epoch, as its checkpoint has them."""
+        with self._lock:
+            record = self.by_id[trial_id]
+            if record.epochs <= epoch:
+                return False
+            record.go_back(epoch, scores, scores.score(self.scoring))
+            record.gpu_index = record.gpu_index if epoch else None
+            known = self._further[trial_id] = {n: v for n, v in self._further.get(trial_id, {}).items() if n <= epoch}
+            record.further = known.get(record.score_epoch or 0, ())
+            self._curves.setdefault(trial_id, Curve()).cut(epoch)
+            return True
+
     def change(self, trial_id: str, change: Change) -> bool:
         """Note that a trial took over another one's parameters; return False if it only repeats that."""
         with self._lock:
@@ -178,11 +193,6 @@ class Records:
         with self._lock:
             for activity, more in seconds.items():
                 self.spent[activity] = self.spent.get(activity, 0.0) + more
-
-    def _draw(self, trial_id: str, record: TrialRecord) -> None:
-        """Continue a trial's curve by its newest score."""
-        if record.scores.last is not None and math.isfinite(record.scores.last):
-            self._curves.setdefault(trial_id, Curve()).add(record.scores.last)
 
     def hold(self, holder: str, trial_ids: Sequence[str] = (), gpu_share: float = 1.0) -> None:
         """Note that a Tune trial, of these trials, begins to hold its share of a GPU."""
@@ -283,15 +293,10 @@ class Records:
         maximize = [self.scoring.maximize, *(more for _, more in self.scoring.further)]
         return [found[place][0] for place in front([values for _, values in found], maximize)]
 
-    def count(self, *statuses: Status) -> int:
-        """Count the trials of these statuses, without those that diverged."""
+    def count(self, *outcomes: Status | Literal["diverged"]) -> int:
+        """Count the trials of these outcomes; those that diverged are no finished ones."""
         with self._lock:
-            return sum(record.outcome in statuses for record in self.by_id.values())
-
-    def count_diverged(self) -> int:
-        """Count the trials that ended because their loss or metric was no longer finite."""
-        with self._lock:
-            return sum(record.outcome == "diverged" for record in self.by_id.values())
+            return sum(record.outcome in outcomes for record in self.by_id.values())
 
     def snapshot(self) -> Snapshot:
         """Return the state of the sweep at this moment."""
@@ -390,5 +395,4 @@ class Records:
             self.by_id, self.gpus.samples = state["by_id"], state["gpu_samples"]
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count
-            # A state of an earlier version has none of these.
-            self._curves, self._further = state.get("curves", {}), state.get("further", {})
+            self._curves, self._further = state["curves"], state["further"]

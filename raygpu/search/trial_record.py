@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from raygpu.search.scoring import ScoreRule, TrialScores
@@ -55,6 +55,14 @@ class TrialRecord:
     """Scores so far."""
     changes: list[Change] = field(default_factory=list)
     """Takeovers of other trials' parameters, in a population."""
+
+    def go_back(self, epoch: int, scores: TrialScores, score: float | None) -> None:
+        """Drop what came after an epoch. scores: up to it. score: of the trial by them."""
+        part = epoch / self.epochs
+        self.samples_seen, self.train_s = round(self.samples_seen * part), self.train_s * part
+        self.epochs, self.scores, self.score, self.metrics = epoch, replace(scores), score, {}
+        self.diverged = score is not None and not math.isfinite(score)
+        self.changes = [change for change in self.changes if change.epoch <= epoch]
 
     @property
     def values(self) -> Mapping[str, Any]:

@@ -76,3 +76,20 @@ def test_many_losses_keep_the_score_first(tmp_path: Path) -> None:
     timeline.close()
     names = list(read(tmp_path / "timeline.jsonl").curves["t0000"][1])
     assert names == ["validation/auc", "part0_loss", "part1_loss", "part2_loss"]
+
+
+def test_epochs_of_an_attempt_that_was_given_up_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    timeline = Timeline(path, "loss")
+    timeline.epochs("t0000", [EpochResult(epoch, {"loss": 1.0}) for epoch in range(1, 7)])
+    timeline.close()
+    later = Timeline(path, "loss")
+    assert not later.go_back("t0001", 0)
+    assert not later.go_back("t0000", 6)
+    assert later.go_back("t0000", 2)
+    assert not later.go_back("t0000", 2)
+    later.epochs("t0000", [EpochResult(3, {"loss": 5.0})])
+    later.close()
+    found = read(path)
+    assert found.curves == {"t0000": {1: {"loss": 1.0}, 2: {"loss": 1.0}, 3: {"loss": 5.0}}}
+    assert found.ended_s["t0000"].keys() == {1, 2, 3}

@@ -7,7 +7,7 @@ import pytest
 
 from raygpu.records.device import Device
 from raygpu.records.trial_records import Records
-from raygpu.search.scoring import BestEpoch, Scoring
+from raygpu.search.scoring import BestEpoch, Scoring, TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
@@ -34,6 +34,28 @@ def test_epochs_that_a_retried_trial_repeats_count_once() -> None:
     assert [r.epoch for r in kept.add("t0000", [result(2, 0.2), result(3, 0.3)], 0)] == [3]
     record = kept.by_id["t0000"]
     assert (record.epochs, record.score, record.samples_seen) == (3, 0.3, 300)
+
+
+def test_another_attempt_counts_alone_from_where_it_goes_on() -> None:
+    for start in (0, 2):
+        kept = Records(1, Scoring("accuracy", True, further=(("latency_ms", False),)), DEVICES, epochs=9)
+        kept.start(trial(0))
+        scores = TrialScores()
+        for epoch in range(1, 5):
+            told = EpochResult(epoch, {"accuracy": epoch / 10, "latency_ms": 1.0}, num_samples=100, train_s=0.5)
+            kept.add("t0000", [told], 0)
+            if epoch <= start:
+                scores.take(kept.scoring, told)
+        assert not kept.go_back("t0000", 4, scores), "nothing is repeated"
+        assert kept.go_back("t0000", start, scores)
+        record = kept.by_id["t0000"]
+        assert (record.epochs, record.samples_seen, record.score) == (start, 100 * start, 0.2 if start else None)
+        told = EpochResult(start + 1, {"accuracy": 0.05, "latency_ms": 2.0}, num_samples=100, train_s=0.5)
+        assert kept.add("t0000", [told], 0) == [told]
+        assert (record.epochs, record.score, record.further) == (start + 1, 0.05, (2.0,))
+        assert (record.best_epoch, record.samples_seen) == (2 if start else 1, 100 * (start + 1))
+        (leader,) = kept.snapshot().leaders
+        assert list(leader.curve) == [*[0.1, 0.2][:start], 0.05]
 
 
 def test_further_metrics_are_those_of_the_epoch_that_scored() -> None:
@@ -94,7 +116,7 @@ def test_diverged_trials_are_counted_apart_and_never_the_best() -> None:
         assert (snapshot.finished, snapshot.diverged, snapshot.ended) == (1, 1, 2)
         assert snapshot.best is not None
         assert snapshot.best.trial.trial_id == "t0001"
-        assert (kept.count("finished"), kept.count_diverged()) == (1, 1)
+        assert (kept.count("finished"), kept.count("diverged")) == (1, 1)
 
 
 def test_the_best_epoch_scores_a_trial_where_that_is_wanted() -> None:

@@ -6,12 +6,24 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from raygpu.training.base import ARRAY_CHECKPOINT
+from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.engines.tune.member_report import breaks_device
+from raygpu.storage import S3_SAID, StorageError
+from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone
 
 PROGRESS = "progress.json"
 """File of a checkpoint with the state of the array's members."""
 POPULATION = "population.json"
 """File of a checkpoint with the members' reports to their population, and their changes."""
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether reading a checkpoint failed because it is gone or damaged, and not by a fault that may pass."""
+    if isinstance(error, StorageError | NotAsAlone | MemoryError | ImportError) or is_out_of_memory(error):
+        return False
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | NotADirectoryError):
+        return error.errno is None and S3_SAID not in str(error)  # a library's own, on the content of a file
+    return not breaks_device(str(error))
 
 
 def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:

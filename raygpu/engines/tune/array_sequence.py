@@ -79,6 +79,11 @@ class ArraySequence(ABC):
         """Trials of the array under way."""
         return [] if self.array is None else self.array.trials
 
+    def epochs(self) -> dict[str, int]:
+        """Return the last epoch that has ended of each trial that is left; 0 of those that wait."""
+        last = self.array.epoch if self.array is not None else 0
+        return {trial.trial_id: 0 for trial in self.waiting} | {trial.trial_id: last for trial in self.trials}
+
     @property
     def has_ended(self) -> bool:
         """Whether no trial is left to be trained."""
@@ -103,6 +108,12 @@ class ArraySequence(ABC):
         self.array.save(folder)
         if self.evolution is not None:
             self.evolution.save(folder)
+
+    def take_told(self) -> dict[str, Any]:
+        """Return the lines, the warnings and the seconds by activity since the last call."""
+        told = {"lines": self.lines, "warnings": self.warnings, "seconds": self.seconds}
+        self.lines, self.warnings, self.seconds = [], [], {}
+        return told
 
     def spend(self, **seconds: float) -> None:
         """Add seconds to activities."""

@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.member_report import MemberReport
+from raygpu.engines.tune.member_report import Beginning, MemberReport
 from raygpu.engines.tune.saved_state import moved
 from raygpu.errors import last_line
 from raygpu.records import population_file
@@ -87,9 +87,17 @@ class ArrayCallback(tune.Callback):
             started = self.live.trials[name]
             self.live.records.start(started)
             if known is not None and known.ended:
+                self._forget([name])
+                self.live.timeline.go_back(name, 0)
                 self.live.writer.restart(started)
             else:
                 self.live.writer.begin(started)
+
+    def _forget(self, names: list[str]) -> None:
+        """Let the stopping rule and the population forget trials that failed and are trained again."""
+        for actor in self._actors().values():
+            with suppress(RayError):  # the workers tell of a lost actor
+                ray.get(actor.forget.remote(names))
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -106,6 +114,9 @@ class ArrayCallback(tune.Callback):
             live.records.prepare(trial.trial_id, sum(result["seconds"].get(name, 0.0) for name in ("members", "probe")))
         else:
             live.pids[config.trial_ids[0]] = result["pid"]
+        if result["lost_actor"] is not None and live.lost_actor is None:
+            live.lost_actor = result["lost_actor"]
+            live.warn(f"{live.lost_actor}; go on with: {live.run_directory.resumed_by('sweep')}")
         if result["unknown_metric"] is not None:
             if not live.records.any_scored():
                 live.unknown_metric = result["unknown_metric"]
@@ -159,6 +170,8 @@ class ArrayCallback(tune.Callback):
             record = records.by_id[report.trial_id]
             if record.ended:
                 continue  # told before its worker was lost
+            if report.beginning is not None:
+                self._go_back(report.trial_id, report.beginning)
             if gpu_index is not None and gpu_index != record.gpu_index:
                 writer.place(report.trial_id, gpu_index, config.share.fraction / len(config.trial_ids))
             self.live.timeline.epochs(report.trial_id, report.epochs)
@@ -173,6 +186,17 @@ class ArrayCallback(tune.Callback):
                     self._end(report.trial_id, report.status, reason=reason)
                 else:  # it has ended once its last checkpoint is saved
                     self.live.ending[report.trial_id] = report.status, reason
+
+    def _go_back(self, name: str, beginning: Beginning) -> None:
+        """Drop what an earlier attempt has reported after the epoch from which this one goes on."""
+        live, epoch = self.live, beginning.epoch
+        was_noted = live.timeline.go_back(name, epoch)
+        if not live.records.go_back(name, epoch, beginning.scores) and not was_noted:
+            return
+        self._detail(lambda: trial_lines.went_back(name, epoch))
+        if not epoch:
+            live.checkpoints.pop(name, None)
+            live.writer.restart(live.trials[name])
 
     def _note_change(self, name: str, change: Change) -> None:
         """Record that a trial took over another one's parameters, and tag its MLflow run."""
@@ -197,8 +221,7 @@ class ArrayCallback(tune.Callback):
                 live.records.end(name, "failed", error=reason)
             live.checkpoints.pop(name, None)
             live.arrays.pop(name, None)
-        for actor in self._actors().values():
-            ray.get(actor.forget.remote(list(names)))
+        self._forget(list(names))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""

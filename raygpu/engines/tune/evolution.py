@@ -25,6 +25,9 @@ from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray
 from raygpu.training.hyperparameters import OptimizerSettings
 
+WAIT_S = 0.02
+"""Seconds between two questions of a worker that waits for the rest of its population."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -134,6 +137,15 @@ class Evolution:
             self.members[name].decided[epoch] = changes.get(name)
         lines = tuple(f"{name} keeps its own parameters: those of its donor are lost" for name in lost)
         return ExchangeResult(changes, orders.ended, lines, from_others=bool(others))
+
+    def patiently(
+        self, array: ChangingArray, score: Callable[[str], float], absent: Sequence[str], *, until_s: float
+    ) -> ExchangeResult | None:
+        """Exchange as `exchange` does, and wait for others until a moment of the monotonic clock; None if they are not
+        there by then."""
+        while (found := self.exchange(array, score, absent)) is None and time.monotonic() < until_s:
+            time.sleep(WAIT_S)
+        return found
 
     def _give(self, array: ChangingArray, orders: Orders) -> None:
         """Keep members' parameters for other workers, and delete what nobody needs any more."""

@@ -3,7 +3,6 @@ with a checkpoint, and then Tune is stopped."""
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ PATIENCE_S = 20.0
 goes on from its last checkpoint."""
 WATCH_S = 0.1
 OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
-"""Variable that keeps Tune from handling SIGINT; it always handles SIGUSR1 in the same way."""
+"""Variable that keeps Tune from handling SIGINT."""
 
 
 @contextmanager
@@ -86,7 +85,7 @@ class Interruption(tune.Callback):
         """Time at which Tune is stopped at the latest, by the monotonic clock; None before an interrupt."""
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Begin to wait once the sweep is to stop; stop Tune once no trial is waited for, or time is up."""
+        """Begin to wait once the sweep is to stop; let Tune end once no trial is waited for, or time is up."""
         if not self.live.stopping:
             return
         running = any(trial.status == "RUNNING" for trial in trials)  # Tune starts those that it has staged already
@@ -99,4 +98,4 @@ class Interruption(tune.Callback):
                 again = "; Ctrl-C again stops without" if self.live.interrupts.count else ""
                 self.live.warn(f"{why}stopping after a checkpoint of each running trial{again}")
         if not running or time.monotonic() >= self._deadline:
-            signal.raise_signal(signal.SIGUSR1)
+            self.live.is_over = True

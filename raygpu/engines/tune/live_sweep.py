@@ -94,6 +94,10 @@ class LiveSweep:
         """Tune trials that were ended by a limit of time, by Tune's trial id, until their end is recorded."""
         self.interrupts = Interrupts()
         """Ctrl-C and SIGTERM so far, while Tune runs."""
+        self.lost_actor: str | None = None
+        """Line on a lost actor of the stopping rule or of the population, without which no trial can go on."""
+        self.is_over = False
+        """Whether Tune is to end its run after this step, whatever is left."""
         self.at_once = 1
         """Number of trials alone that run at once."""
         self.unknown_metric: str | None = None
@@ -103,8 +107,9 @@ class LiveSweep:
     @property
     def stopping(self) -> bool:
         """Whether the sweep is to stop so that it can go on: after an interrupt or its time budget, because its first
-        trials failed, or because the tracking store cannot be opened."""
+        trials failed, because the tracking store cannot be opened, or because an actor was lost."""
         without_hope = self.records.hopeless is not None or self.store_fault() is not None
+        without_hope = without_hope or self.lost_actor is not None
         return bool(self.interrupts.count) or self.records.out_of_time or without_hope
 
     def is_complete(self, name: str) -> bool:

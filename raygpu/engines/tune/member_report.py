@@ -6,10 +6,20 @@ import traceback
 from dataclasses import dataclass, field
 
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.search.scoring import BestEpoch
+from raygpu.search.scoring import BestEpoch, TrialScores
 from raygpu.search.trial_record import Change, Status
 from raygpu.search.trials import EpochResult
 from raygpu.training.base import NotAsAlone
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The epoch after which an attempt to train a member goes on."""
+
+    epoch: int
+    """Last epoch of its checkpoint; 0 at the member's own beginning."""
+    scores: TrialScores
+    """Scores up to it."""
 
 
 @dataclass(slots=True)
@@ -25,6 +35,8 @@ class MemberReport:
     """Best epoch of the member; None if the last epoch counts."""
     changes: list[Change] = field(default_factory=list)
     """Changes of the member's parameters and values, in a population."""
+    beginning: Beginning | None = None
+    """Where the worker's attempt begins; None but in its first report."""
 
     def end(self, reason: str | None) -> None:
         """Report the member's end. reason: why it was stopped; None if it finished."""
@@ -57,4 +69,9 @@ class Failure:
     @property
     def breaks_device(self) -> bool:
         """Whether it lost the CUDA context, after which nothing runs in this process."""
-        return "CUDA error" in self.text or "AcceleratorError" in self.text
+        return breaks_device(self.text)
+
+
+def breaks_device(text: str) -> bool:
+    """Return whether an error of this text has lost the CUDA context."""
+    return "CUDA error" in text or "AcceleratorError" in text

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from raygpu.engines.tune.member_report import Beginning, MemberReport
 from raygpu.records import scratch
 from raygpu.records.run_directory import SCORE
 from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, rank
@@ -18,6 +19,8 @@ from raygpu.training.base import ModelArray
 
 # Tune takes percentiles of scores: the worst one is finite, so that a percentile stays a number.
 WORST = 1e300
+MOST_EARLIER = 1000
+"""Largest number of epochs that a member's own checkpoint may be behind, for its scores to be known there."""
 
 
 def finite(score: float) -> float:
@@ -29,13 +32,20 @@ class MemberResults:
     """Scores and kept parameters of the members of one array.
 
     Parameters lie below `folder`, on this machine, in a folder for each member. keep_all: whether the parameters of
-    every member are kept, or only those of the best member.
+    every member are kept, or only those of the best member. may_go_back: whether a member's own checkpoint may be of an
+    earlier epoch than its last one, as a function's or a script's.
     """
 
-    def __init__(self, scoring: Scoring, names: Iterable[str], *, keep_all: bool) -> None:
+    def __init__(self, scoring: Scoring, names: Iterable[str], *, keep_all: bool, may_go_back: bool = False) -> None:
         self.scoring = scoring
         self.keep_all = keep_all
         self.scores = {name: TrialScores() for name in names}
+        self.earlier: dict[str, list[TrialScores]] | None = {} if may_go_back else None
+        """Each member's scores after each of its latest epochs; None where a checkpoint is of the last epoch."""
+        self.ended: dict[str, str | None] = {}
+        """Members that have ended, with the reason why each was stopped; None for one that finished."""
+        self.undecided: int | None = None
+        """Epoch at which the stopping rule was asked and did not answer; None if it has."""
         self.best: tuple[float, float, str] | None = None
         """Rank and id of the best ended member, whose parameters are kept."""
         self.folder = Path(tempfile.mkdtemp(prefix="kept-", dir=scratch.home()))
@@ -47,6 +57,10 @@ class MemberResults:
         """
         scores = self.scores[name]
         is_best = scores.take(self.scoring, result)
+        if self.earlier is not None:
+            known = self.earlier.setdefault(name, [])
+            known.append(replace(scores))
+            del known[:-MOST_EARLIER]
         if not is_best or self.scoring.score_rule != "best" or not self._may_stay(name):
             return
         shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -98,16 +112,52 @@ class MemberResults:
 
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, beside the folder."""
-        return {"scores": {name: asdict(each) for name, each in self.scores.items()}, "best": self.best}
+        scores = {name: asdict(each) for name, each in self.scores.items()}
+        earlier = {name: [asdict(each) for each in known] for name, known in (self.earlier or {}).items()}
+        return {
+            "scores": scores,
+            "earlier": earlier,
+            "best": self.best,
+            "ended": self.ended,
+            "undecided": self.undecided,
+        }
 
     def restore(self, state: dict[str, Any], folder: Path) -> None:
         """Go on from a value that `state` returned, and from a copy of the folder."""
         self.scores = {name: TrialScores(**values) for name, values in state["scores"].items()}
+        if self.earlier is not None:
+            known = state["earlier"].items()
+            self.earlier = {name: [TrialScores(**values) for values in each] for name, each in known}
         self.best = state["best"] and tuple(state["best"])
+        self.ended, self.undecided = state["ended"], state["undecided"]
         shutil.rmtree(self.folder, ignore_errors=True)
         if folder.is_dir():  # object storage keeps no empty folders
             shutil.copytree(folder, self.folder)
         self.folder.mkdir(exist_ok=True)
+
+    def first_reports(self, epochs: Mapping[str, int]) -> dict[str, MemberReport]:
+        """Return the reports of where the members begin, and of earlier ends, which the driver may have lost.
+
+        epochs: last epoch of each member that goes on; 0 at its beginning.
+        """
+        reports = {name: MemberReport.of_end(name, reason) for name, reason in self.ended.items()}
+        reports |= {name: MemberReport(name, beginning=self.go_back(name, epoch)) for name, epoch in epochs.items()}
+        if self.undecided is not None and any(epoch < self.undecided for epoch in epochs.values()):
+            self.undecided = None  # that epoch is trained again
+        return reports
+
+    def go_back(self, name: str, epoch: int) -> Beginning:
+        """Forget a member's scores after an epoch, from which it goes on, and parameters that are of a later one."""
+        scores = self.scores[name]
+        if scores.last_epoch is None or scores.last_epoch <= epoch:
+            return Beginning(epoch, replace(scores))
+        known = [each for each in (self.earlier or {}).get(name, ()) if (each.last_epoch or 0) <= epoch]
+        self.scores[name] = replace(known[-1]) if known else TrialScores()
+        if self.earlier is not None:
+            self.earlier[name] = known
+        if self.scores[name].best_epoch != scores.best_epoch:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        return Beginning(epoch, replace(self.scores[name]))
 
     def close(self) -> None:
         """Delete the folder with the kept parameters."""

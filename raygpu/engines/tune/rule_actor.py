@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
 from raygpu.search.patience import reasons
 from raygpu.search.stopping import Rule
+
+
+class RuleLost(RuntimeError):
+    """The actor of the stopping rule does not answer."""
+
+
+def stopped_by(rule: Any, epoch: int, scores: Sequence[tuple[str, float]], reason: str) -> dict[str, str | None]:
+    """Ask the rule's actor which trials stop after an epoch; return the reason of each.
+
+    reason: that of the sweep's own rule. Raises RuleLost if the actor is gone, and the errors of its code.
+    """
+    try:
+        found: dict[str, str | None] = ray.get(rule.decide.remote(epoch, list(scores)))
+    except RayTaskError:
+        raise
+    except RayError as error:
+        raise RuleLost("the actor of the stopping rule was lost") from error
+    return {name: own or reason for name, own in found.items()}
 
 
 class RuleActor:

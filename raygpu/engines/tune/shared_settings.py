@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,9 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.population_actor import PopulationSettings
 from raygpu.planning.gpu_shares import DevicePlan, Plan
 from raygpu.planning.training_need import Need
+from raygpu.records.activity import Activity
 from raygpu.search.scoring import Scoring
-from raygpu.search.trials import Trial
+from raygpu.search.trials import EpochResult, Trial, mean_rate
 from raygpu.storage import Storage
 
 
@@ -77,6 +78,14 @@ class SharedSettings:
     def part(self, config: ArrayConfig) -> DevicePlan:
         """Return the placement of an array, with its own share."""
         return part_of(config, self.alone, self.fused.plan if self.fused is not None else None)
+
+    def activity(
+        self, config: ArrayConfig, trials: tuple[str, ...], epochs: Iterable[Sequence[EpochResult]]
+    ) -> Activity:
+        """Return what a worker trains. trials: those of its array that are under way. epochs: new ones of each."""
+        rates = [rate for each in epochs if (rate := mean_rate(each)) is not None]
+        need = self.needs.get((config.device, config.fused))
+        return Activity(self.run, trials, float(config.share.part), sum(rates) if rates else None, need)
 
     def mps_environment(self, config: ArrayConfig, gpu_ids: Sequence[Any]) -> dict[str, str]:
         """Return the variables that make a worker on these GPUs a client of its GPU's MPS daemon; empty without one."""

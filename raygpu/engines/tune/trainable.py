@@ -20,12 +20,11 @@ from typing import Any, cast
 
 import ray
 from ray import tune
-from ray.exceptions import RayError
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.engines.tune.array_checkpoint import PROGRESS
+from raygpu.engines.tune.array_checkpoint import PROGRESS, is_damage
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.arrays import arrays_of
@@ -33,14 +32,14 @@ from raygpu.engines.tune.member_report import Failure, MemberReport
 from raygpu.engines.tune.member_results import MemberResults
 from raygpu.engines.tune.memory_limit import Cap
 from raygpu.engines.tune.population_actor import PopulationLost
+from raygpu.engines.tune.rule_actor import RuleLost, stopped_by
 from raygpu.engines.tune.shared_settings import SharedSettings
-from raygpu.errors import UnknownMetric
+from raygpu.errors import UnknownMetric, one_line
 from raygpu.records import activity, scratch
-from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
 from raygpu.records.scratch import fetched
 from raygpu.search.repeats import may_be_stopped
-from raygpu.search.trials import EpochResult, mean_rate
+from raygpu.search.trials import EpochResult
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray, NotAsAlone, thread_environment
 from raygpu.training.folds import Data
@@ -49,12 +48,6 @@ from raygpu.training.modes import torch_modes
 logger = logging.getLogger(__name__)
 # Tune hears of an array about this often; every epoch is in the result.
 REPORT_S = 1.0
-WAIT_S = 0.02
-"""Seconds between two questions of a worker that waits for the rest of its population."""
-
-
-class RuleLost(RuntimeError):
-    """The actor of the stopping rule does not answer."""
 
 
 class ArrayTrainable(tune.Trainable):
@@ -86,21 +79,24 @@ class ArrayTrainable(tune.Trainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Close the last array and take the next one, so that Tune reuses this worker."""
         self._device_is_broken = self._device_is_broken or (self._failure is not None and self._failure.breaks_device)
-        self._close()
+        self.cleanup()
         self._take_array(ArrayConfig.of(new_config))
         return True
 
     def _take_array(self, config: ArrayConfig) -> None:
         self.array_config = config
         self.trials = list(config.trials) or [self.shared.trials[name] for name in config.trial_ids]
-        self.kept = MemberResults(self.shared.scoring, config.trial_ids, keep_all=self.shared.keep_all)
-        self.ended: dict[str, str | None] = {}
-        """Members that have ended, with the reason why each was stopped; None for one that finished."""
-        self._ended_before: dict[str, MemberReport] = {}
-        """Ends to report again after a restore: the driver may have lost them."""
         self.arrays: ArraySequence | None = None
         self._failure: Failure | None = None
         self._saved_at = time.monotonic()
+        self._start_members()
+
+    def _start_members(self) -> None:
+        """Begin without any result of the members."""
+        shared, names = self.shared, self.array_config.trial_ids
+        may_go_back = shared.source.kind in ("function", "command")
+        self.kept = MemberResults(shared.scoring, names, keep_all=shared.keep_all, may_go_back=may_go_back)
+        self._has_reported = False
 
     def step(self) -> dict[str, Any]:
         """Train for at least a second or to the end of all members; return every epoch since the last result.
@@ -111,19 +107,24 @@ class ArrayTrainable(tune.Trainable):
             # Nothing runs in a process whose CUDA context is lost. Raised here and not when the worker was handed its
             # array: Tune starts a running trial again in a fresh worker, and gives up one that never ran.
             raise RuntimeError("this worker's CUDA context was lost by an earlier trial")
-        reports, self._ended_before = self._ended_before, {}
+        reports: dict[str, MemberReport] = {}
         unknown_metric: str | None = None
+        lost_actor: str | None = None
         try:
             if self._failure is None:
                 disk.wait(self._disks())
-                self._train(reports)
+                self.arrays = self.arrays or self._begin()
+            if self.arrays is not None and not self._has_reported:
+                reports, self._has_reported = self.kept.first_reports(self.arrays.epochs()), True
+            if self.arrays is not None and self._failure is None:
+                self._train(self.arrays, reports)
         except UnknownMetric as fault:
             unknown_metric = str(fault)
-        except (StorageError, RuleLost, PopulationLost):
-            raise  # no fault of the members': they are tried again, as after a lost worker
+        except (RuleLost, PopulationLost) as fault:
+            lost_actor = str(fault)  # no fault of the members': the sweep is paused
         except BaseException as error:
-            if disk.is_full(error, self._disks()):
-                raise  # no fault of theirs either
+            if isinstance(error, StorageError) or disk.is_full(error, self._disks()):
+                raise  # no fault of theirs either: they are tried again, as after a lost worker
             self._fail(error)
         arrays, failure = self.arrays, self._failure
         done = unknown_metric is not None or failure is not None or (arrays is not None and arrays.has_ended)
@@ -134,45 +135,38 @@ class ArrayTrainable(tune.Trainable):
             "not_as_alone": failure and failure.not_as_alone,
             "out_of_memory": failure is not None and failure.out_of_memory,
             "unknown_metric": unknown_metric,
+            "lost_actor": lost_actor,
             "under_way": self._under_way(),
             "kept": self.kept.names(),
-            "lines": arrays.lines if arrays is not None else [],
-            "warnings": arrays.warnings if arrays is not None else [],
-            "seconds": self._taken_seconds(),
+            **self._told(),
             "node_id": ray.get_runtime_context().get_node_id(),
             "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
             DONE: done,
             SHOULD_CHECKPOINT: not done and self._checkpoint_due(),
         }
-        if arrays is not None:
-            arrays.lines, arrays.warnings = [], []
         self._note_activity(reports.values(), done=done)
         return result
 
-    def _taken_seconds(self) -> dict[str, float]:
-        """Return this worker's seconds by activity since the last result."""
-        seconds: dict[str, float] = {}
-        if self.arrays is not None:
-            seconds, self.arrays.seconds = self.arrays.seconds, {}
+    def _told(self) -> dict[str, Any]:
+        """Return this worker's lines, warnings and seconds by activity since the last result."""
+        told = self.arrays.take_told() if self.arrays is not None else {"lines": [], "warnings": [], "seconds": {}}
         if self._saving_s:
-            seconds["checkpoints"], self._saving_s = self._saving_s, 0.0
-        return seconds
+            told["seconds"]["checkpoints"], self._saving_s = self._saving_s, 0.0
+        return told
 
     def _note_activity(self, reports: Iterable[MemberReport] = (), *, done: bool = False) -> None:
         """Note for `raygpu gpus` what this worker trains. reports: of the epochs since the last note."""
         if done:
             activity.note(None)
             return
-        rates = [rate for report in reports if (rate := mean_rate(report.epochs)) is not None]
         trials = tuple(self._under_way()) or self.array_config.trial_ids
-        share = float(self.array_config.share.part)
-        need = self.shared.needs.get((self.array_config.device, self.array_config.fused))
-        activity.note(Activity(self.shared.run, trials, share, sum(rates) if rates else None, need))
+        activity.note(self.shared.activity(self.array_config, trials, (report.epochs for report in reports)))
 
-    def _train(self, reports: dict[str, MemberReport]) -> None:
+    def _train(self, arrays: ArraySequence, reports: dict[str, MemberReport]) -> None:
         """Train until there is a result to report."""
         started = time.monotonic()
-        arrays = self.arrays or self._begin()
+        if self.kept.undecided is not None:
+            self._end(self._stopped(self.kept.undecided, [trial.trial_id for trial in arrays.trials]), reports)
         while (array := arrays.next_array()) is not None:
             if not self._compared(arrays, reports, started):
                 return
@@ -196,24 +190,24 @@ class ArrayTrainable(tune.Trainable):
         evolution, array = arrays.evolution, cast(ChangingArray, arrays.array)
         if evolution is None or not evolution.is_due(array):
             return True
-        began = time.monotonic()
-        absent = [trial.trial_id for trial in arrays.waiting]
-        while (found := evolution.exchange(array, self.kept.reached, absent)) is None:
-            if time.monotonic() - started >= REPORT_S:
-                arrays.spend(population=time.monotonic() - began)
-                return False
-            time.sleep(WAIT_S)
+        began, absent = time.monotonic(), [trial.trial_id for trial in arrays.waiting]
+        found = evolution.patiently(array, self.kept.reached, absent, until_s=started + REPORT_S)
+        arrays.spend(population=time.monotonic() - began)
+        if found is None:
+            return False
         for name, change in found.changes.items():
             reports.setdefault(name, MemberReport(name)).changes.append(change)
         arrays.warnings += found.lines
         if found.from_others:
             self._saved_at = -math.inf  # a checkpoint is due
-        arrays.spend(population=time.monotonic() - began)
         self._end(dict.fromkeys(found.ended), reports)
         return True
 
-    def _begin(self, checkpoint: Path | None = None) -> ArraySequence:
-        """Load the experiment and make the array; go on from the checkpoint, or from the config's."""
+    def _begin(self, checkpoint: Path | None = None, *, anew: bool = False) -> ArraySequence:
+        """Load the experiment and make the array; go on from the checkpoint, or from the config's.
+
+        anew: from the beginning instead.
+        """
         began = time.monotonic()
         if self.code is None and self.shared.source.kind != "command":
             self.code = self.shared.source.resolve()
@@ -224,9 +218,15 @@ class ArrayTrainable(tune.Trainable):
         arrays = self.arrays = arrays_of(self.array_config, self.shared, self.splits, self.code, self.trials)
         if checkpoint is not None:
             self._go_on(checkpoint)
-        elif self.array_config.checkpoint is not None:
-            with fetched(Storage(self.array_config.checkpoint)) as folder:
-                self._go_on(folder)
+        elif self.array_config.checkpoint is not None and not anew:
+            try:
+                with fetched(Storage(self.array_config.checkpoint)) as folder:
+                    self._go_on(folder)
+            except Exception as error:
+                if not is_damage(error):
+                    raise
+                self._begin_anew(error)
+                return self.arrays
         else:
             arrays.waiting = self.trials
         arrays.spend(setup=max(0.0, time.monotonic() - began - sum(arrays.seconds.values())))
@@ -236,10 +236,8 @@ class ArrayTrainable(tune.Trainable):
     def _go_on(self, checkpoint: Path) -> None:
         assert self.arrays is not None
         progress = json.loads((checkpoint / PROGRESS).read_text())
-        self.ended = progress["ended"]
-        self._ended_before = {name: MemberReport.of_end(name, reason) for name, reason in self.ended.items()}
         self.kept.restore(progress, checkpoint / MEMBERS)
-        left = [trial for trial in self.trials if trial.trial_id not in self.ended]
+        left = [trial for trial in self.trials if trial.trial_id not in self.kept.ended]
         under_way = [trial for trial in left if trial.trial_id in progress["under_way"]]
         self.arrays.waiting = [trial for trial in left if trial not in under_way]
         if under_way:
@@ -271,8 +269,10 @@ class ArrayTrainable(tune.Trainable):
                 ending[name] = None
         if epoch == shared.epochs and ending:
             arrays.audit(min(ending, key=self.kept.rank))
-        stopped = self._stopped(epoch, [name for name in results if name not in ending])
-        self._end(ending | stopped, reports)
+        try:
+            ending |= self._stopped(epoch, [name for name in results if name not in ending])
+        finally:
+            self._end(ending, reports)
 
     def _stopped(self, epoch: int, names: Sequence[str]) -> dict[str, str | None]:
         """Ask the stopping rule, at its epochs, which of these members stop; return the reason of each."""
@@ -280,12 +280,10 @@ class ArrayTrainable(tune.Trainable):
         names = [name for name in names if may_be_stopped(name)]
         if rule is None or not names or (decisions is not None and epoch not in decisions):
             return {}
-        scores = [(name, self.kept.last(name)) for name in names]
-        try:
-            stopped: dict[str, str | None] = ray.get(rule.decide.remote(epoch, scores))
-        except RayError as error:
-            raise RuleLost("the actor of the stopping rule was lost") from error
-        return {name: reason or self.shared.stop_reason for name, reason in stopped.items()}
+        self.kept.undecided = epoch
+        stopped = stopped_by(rule, epoch, [(name, self.kept.last(name)) for name in names], self.shared.stop_reason)
+        self.kept.undecided = None
+        return stopped
 
     def _end(self, ending: Mapping[str, str | None], reports: dict[str, MemberReport]) -> None:
         """End members. ending: the reason why each was stopped, None for one that finished."""
@@ -297,7 +295,7 @@ class ArrayTrainable(tune.Trainable):
             self.kept.end(name, self.arrays.array)
         for name, reason in ending.items():  # only now: what could not be kept has failed
             reports.setdefault(name, MemberReport(name)).end(reason)
-        self.ended |= ending
+        self.kept.ended |= ending
         self.arrays.drop(ending.keys())
 
     def _fail(self, error: BaseException) -> None:
@@ -306,7 +304,9 @@ class ArrayTrainable(tune.Trainable):
         if failure.out_of_memory and self.arrays is not None and self.arrays.narrow():
             return
         self._failure = failure
-        self.kept.drop(name for name in self.array_config.trial_ids if name not in self.ended or failure.not_as_alone)
+        self.kept.drop(
+            name for name in self.array_config.trial_ids if name not in self.kept.ended or failure.not_as_alone
+        )
         self._close_array()
 
     def _checkpoint_due(self) -> bool:
@@ -346,18 +346,29 @@ class ArrayTrainable(tune.Trainable):
                 shutil.move(self.kept.folder, folder / MEMBERS)  # nothing is trained after this one
         else:
             shutil.copytree(self.kept.folder, folder / MEMBERS, dirs_exist_ok=True)
-        progress = {
-            **self.kept.state(),
-            "ended": self.ended,
-            "under_way": under_way,
-        }
-        (folder / PROGRESS).write_text(json.dumps(progress))
+        (folder / PROGRESS).write_text(json.dumps({**self.kept.state(), "under_way": under_way}))
 
     def _under_way(self) -> list[str]:
         """Return the ids of the trials that would go on from a checkpoint of now."""
         if self.arrays is None or self._failure is not None:
             return []
         return [trial.trial_id for trial in self.arrays.trials]
+
+    def restore(self, checkpoint_path: Any) -> None:
+        """Go on from a checkpoint as Tune asks for it; begin anew, with a warning, where it is gone or damaged."""
+        try:
+            super().restore(checkpoint_path)
+        except Exception as error:
+            if not is_damage(error):
+                raise  # a file system or a device may be at fault: it is tried again, as after a lost worker
+            self._begin_anew(error)
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Begin at the members' beginning, because their checkpoint is gone or damaged."""
+        logger.warning("the checkpoint of %s", self.array_config.name, exc_info=error)
+        self.cleanup()
+        self._start_members()
+        self._begin(anew=True).warnings.append(f"begins anew: its checkpoint cannot be read ({one_line(error)})")
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
         """Go on with a lost or interrupted array from its checkpoint."""
@@ -367,14 +378,11 @@ class ArrayTrainable(tune.Trainable):
             self._begin(Path(checkpoint_dir))
         except Exception as error:
             if not (is_out_of_memory(error) or isinstance(error, NotAsAlone)):
-                raise  # a file system or a device may be at fault: it is tried again, as after a lost worker
+                raise  # to `restore`
             self._fail(error)
 
     def cleanup(self) -> None:
         """Close the array, free its memory, and delete its local files."""
-        self._close()
-
-    def _close(self) -> None:
         self._close_array()
         self.kept.close()
 

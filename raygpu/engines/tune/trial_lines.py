@@ -63,6 +63,12 @@ def enlarged(trial_id: str, before: str, after: str, *, from_checkpoint: bool) -
     return f"{trial_id} ran out of memory in {before} of a GPU; it is tried again in {after}, from {start}"
 
 
+def went_back(trial_id: str, epoch: int) -> str:
+    """Return a line on a trial whose new attempt repeats epochs. epoch: the last one that still counts."""
+    start = f"epoch {epoch}" if epoch else "the beginning"
+    return f"{trial_id} goes on from {start}: later epochs of the attempt before do not count"
+
+
 def _trials(names: Sequence[str]) -> str:
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return ", ".join(names[:FEW]) + more

@@ -6,7 +6,7 @@ import inspect
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,21 @@ def restored_or_refused() -> Iterator[None]:
         yield
     finally:
         controller.resume = resume
+
+
+@contextmanager
+def ended_by(is_over: Callable[[], bool]) -> Iterator[None]:
+    """Let Tune, meanwhile, end its run early, with its state saved, once a condition holds.
+
+    Tune itself ends early by a signal alone, which it handles in the main thread alone.
+    """
+    controller: Any = tune_controller.TuneController
+    is_finished = controller.is_finished
+    controller.is_finished = lambda self: is_over() or is_finished(self)
+    try:
+        yield
+    finally:
+        controller.is_finished = is_finished
 
 
 def kill_worker(trial: Any) -> None:

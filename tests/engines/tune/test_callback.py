@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
+from raygpu import sweep
+from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.trainable import MemberReport
 from raygpu.planning.gpu_shares import Share
+from raygpu.records import timeline
 from raygpu.records.device import Device
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
@@ -78,7 +84,7 @@ class Alone:
         self.result: dict[str, Any] = {
             "members": [report], "lines": [], "warnings": [], "seconds": {}, "pid": 1, "node_id": "", "gpu_ids": [],
             "failure": None, "not_as_alone": None, "out_of_memory": False, "unknown_metric": None, "kept": ["t0000"],
-            "under_way": [],
+            "under_way": [], "lost_actor": None,
         }  # fmt: skip
         config = ArrayConfig("t0000", ("t0000",), fused=False, device="", share=Share()).as_dict()
         self.trial: Any = SimpleNamespace(
@@ -125,6 +131,39 @@ def test_a_trial_that_runs_again_after_its_out_of_memory_was_lost_has_an_end(tmp
     alone.callback.on_trial_result(0, [], alone.trial, alone.told)
     alone.callback.on_trial_complete(0, [], alone.trial)
     assert alone.runs.ended == [("t0000", "finished", None)]
+
+
+@pytest.mark.timeout(300)
+def test_a_trial_that_begins_again_is_judged_by_its_last_attempt_alone(sweep_config: Any, tmp_path: Path) -> None:
+    space = {"x": 1, "folder": str(tmp_path), "pause_s": 0.6}
+    config = sweep_config(experiment="tests.cases:another_attempt", trials=1, space=space)
+    result = sweep.run(config, console=SweepConsole(stream=io.StringIO()))
+    (best,) = result.best
+    assert (best.score, best.epochs, best.best_epoch) == (0.03, 3, 3)
+    assert result.folder is not None
+    curve = timeline.read(RunDirectory(result.folder).timeline).curves["t0000"]
+    assert {epoch: metrics["score"] for epoch, metrics in curve.items()} == {1: 0.01, 2: 0.02, 3: 0.03}
+    client = MlflowClient(config.tracking.uri)
+    parent = client.get_run(result.summary["tracking"]["run_id"])
+    query = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    (child,) = client.search_runs([parent.info.experiment_id], query)
+    history = client.get_metric_history(child.info.run_id, "score")
+    assert {point.step: point.value for point in history} == {1: 0.01, 2: 0.02, 3: 0.03}
+
+
+def test_a_failed_trial_that_runs_again_is_forgotten_by_the_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, forgotten = Alone(tmp_path), list[str]()
+    alone.runs.restart = lambda trial: None  # type: ignore[attr-defined]
+    rule: Any = SimpleNamespace(forget=SimpleNamespace(remote=forgotten.extend))
+    monkeypatch.setattr("raygpu.engines.tune.callback.ray.get", lambda found: found)
+    alone.live.rule = rule
+    alone.callback.on_trial_start(0, [], alone.trial)
+    assert not forgotten, "it goes on after a lost worker"
+    alone.live.records.end("t0000", "failed", error="ValueError: a fault of the code")
+    alone.callback.on_trial_start(0, [], alone.trial)
+    assert forgotten == ["t0000"]
 
 
 def test_an_array_s_error_in_another_encoding_is_told_and_one_without_words_too(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,43 @@ def test_a_trial_whose_epoch_takes_longer_is_not_waited_for(
     stopped = sweep.run(config(4.0), console=SweepConsole(stream=io.StringIO()))
     assert stopped.interrupted
     assert 3 <= len(epochs(tmp_path, 1)) <= 4
+
+
+def test_a_sweep_in_a_thread_that_ends_early_leaves_the_process_alone(
+    sweep_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal of Tune's would end it: Tune handles it in the main thread alone."""
+    signals: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
+    config = sweep_config(
+        experiment="tests.cases:behave", trials=9, space={"kind": "raises", "x": 1}, tracking={"enabled": False}
+    )
+    results: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: results.append(sweep.run(config, console=SweepConsole(stream=io.StringIO())))
+    )
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    (result,) = results
+    assert not signals
+    assert result.summary["common_failure"] is not None
+    assert result.exit_code == 1
+
+
+def test_a_trial_whose_checkpoint_is_gone_or_damaged_begins_anew(config: Any, tmp_path: Path) -> None:
+    stopped = sweep.run(config(1.0), console=SweepConsole(stream=io.StringIO()))
+    assert stopped.folder is not None
+    first, second = sorted(stopped.folder.glob("tune/t000?_*/checkpoint_*"))
+    shutil.rmtree(first)
+    (second / "progress.json").write_text("{")
+    folder, shown = RunDirectory.existing(stopped.folder), io.StringIO()
+    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=shown))
+    assert resumed.summary["completed"] == 2
+    assert all(epochs(tmp_path, trial)[-8:] == list(range(1, 9)) for trial in (1, 2))
+    assert shown.getvalue().count("begins anew: its checkpoint cannot be read") == 2
 
 
 CASE = """

@@ -149,3 +149,20 @@ def test_nothing_stays_of_members_that_begin_anew() -> None:
     found.train(a=0.5, b=0.9)
     found.kept.drop(["b"])
     assert found.left() == {"a": 1}
+
+
+@pytest.mark.parametrize("epoch", [0, 2, 4])
+def test_a_training_that_goes_back_is_scored_by_what_it_repeats(epoch: int) -> None:
+    """A function's own checkpoint is older than the last epoch, or there is none."""
+    kept, again = (MemberResults(Scoring("accuracy", True, "best"), "a", keep_all=True, may_go_back=True) for _ in "ab")
+    array = Array(kept)
+    for score in (0.1, 0.3, 0.2, 0.9):
+        array.train(a=score)
+    again.restore(json.loads(json.dumps(kept.state())), kept.folder)
+    again.go_back("a", epoch)
+    scores = again.scores["a"]
+    expected = {0: (None, None, None), 2: (0.3, 0.3, 2), 4: (0.9, 0.9, 4)}
+    assert (scores.last, scores.best, scores.best_epoch) == expected[epoch]
+    assert again.names() == (["a"] if epoch == 4 else []), "its parameters are of epoch 4"
+    again.close()
+    kept.close()

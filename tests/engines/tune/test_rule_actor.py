@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +13,14 @@ from typing import Any
 import pytest
 import ray
 
+from raygpu import sweep
+from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.tune.callback import ArrayCallback
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.rule_actor import RuleActor
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
 from raygpu.search.stopping import Rule, decision_epochs, expected_epochs, stopping_rule
@@ -70,3 +76,28 @@ def test_epochs_of_a_rule() -> None:
     assert expected_epochs(config()) == 9
     assert expected_epochs(config(**HALVING)) == pytest.approx(1 + 2 / 3 + 6 / 9)
     assert stopping_rule(config()) is None
+
+
+@pytest.mark.timeout(300)
+def test_a_lost_actor_pauses_the_sweep_and_fails_no_trial(sweep_config: Any, tmp_path: Path) -> None:
+    space = {"x": {"grid_search": [1, 2, 3]}, "pause_s": 0.3}
+    more = {"stopping": {"algorithm": "median", "grace_epochs": 1}, "search": {"algorithm": "grid"}, "trials": None}
+    config = sweep_config(experiment="tests.cases:ramp", epochs=8, space=space, tracking={"enabled": False}, **more)
+
+    def lose() -> None:
+        """Kill the actor once a trial has reported."""
+        while LiveSweep.current is None or not LiveSweep.current.records.any_scored():
+            time.sleep(0.05)
+        ray.kill(LiveSweep.current.rule)
+
+    LiveSweep.current, shown = None, io.StringIO()
+    thread = threading.Thread(target=lose, daemon=True)
+    thread.start()
+    stopped = sweep.run(config, console=SweepConsole(stream=shown))
+    assert stopped.interrupted
+    assert stopped.summary["failed"] == 0
+    assert "the actor of the stopping rule was lost; go on with: " in shown.getvalue()
+    assert stopped.folder is not None
+    folder = RunDirectory.existing(stopped.folder)
+    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
+    assert (resumed.summary["failed"], len(resumed.best)) == (0, 3)

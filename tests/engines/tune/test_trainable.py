@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import torch
 
 from raygpu.engines.tune import trainable
 from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.planning.gpu_shares import Share
 from raygpu.planning.training_need import Need
@@ -31,6 +33,7 @@ def test_a_note_has_the_need_of_its_device_and_kind(
     shared = SimpleNamespace(needs=needs, run="digits-1")
     for device, expected in (("A100", needs["A100", fused]), ("L4", None)):
         config = ArrayConfig("t0001", ("t0001",), fused, device, Share(4))
+        shared.activity = partial(SharedSettings.activity, shared)
         worker = SimpleNamespace(shared=shared, array_config=config, _under_way=list)
         ArrayTrainable._note_activity(worker)  # type: ignore[arg-type]
         noted = activity.living()[os.getpid()]
