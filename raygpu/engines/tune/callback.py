@@ -197,6 +197,7 @@ class ArrayCallback(tune.Callback):
         if not epoch:
             live.checkpoints.pop(name, None)
             live.writer.restart(live.trials[name])
+            live.tag_too_small(name)
 
     def _note_change(self, name: str, change: Change) -> None:
         """Record that a trial took over another one's parameters, and tag its MLflow run."""

@@ -138,8 +138,7 @@ class LiveSweep:
         """Prepare another run, with a larger share, of a trial that ran out of memory; no effect if there is none."""
         trial = self.trials[config.trial_ids[0]]
         found = self.shares.enlarge(trial, config.device, config.share)
-        too_small = ", ".join(f"1/{small.trials_per_gpu}" for _, small in self.shares.too_small(trial.trial_id))
-        self.writer.tag(trial.trial_id, {"raygpu.out_of_memory": too_small})
+        self.tag_too_small(trial.trial_id)
         if found is None:
             return
         device, larger = found
@@ -151,6 +150,11 @@ class LiveSweep:
             self.detail(
                 trial_lines.enlarged(trial.trial_id, str(config.share.part), str(larger.part), from_checkpoint=again)
             )
+
+    def tag_too_small(self, name: str) -> None:
+        """Tag a trial's run with the shares in which it ran out of memory, if there are any."""
+        if too_small := ", ".join(f"1/{small.trials_per_gpu}" for _, small in self.shares.too_small(name)):
+            self.writer.tag(name, {"raygpu.out_of_memory": too_small})
 
     def _copy_of_checkpoint(self, name: str) -> str | None:
         """Copy a trial's last checkpoint, which Tune deletes once it saves the trial's end; return the copy's URI."""

@@ -15,14 +15,14 @@ from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.trainable import MemberReport
+from raygpu.engines.tune.member_report import Beginning, MemberReport
 from raygpu.planning.gpu_shares import Share
 from raygpu.records import timeline
 from raygpu.records.device import Device
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
-from raygpu.search.scoring import Scoring
+from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage
@@ -149,6 +149,17 @@ def test_a_trial_that_begins_again_is_judged_by_its_last_attempt_alone(sweep_con
     (child,) = client.search_runs([parent.info.experiment_id], query)
     history = client.get_metric_history(child.info.run_id, "score")
     assert {point.step: point.value for point in history} == {1: 0.01, 2: 0.02, 3: 0.03}
+
+
+def test_a_run_that_is_begun_again_keeps_the_shares_that_were_too_small(tmp_path: Path) -> None:
+    alone, tags = Alone(tmp_path), dict[str, Any]()
+    alone.live.shares = SimpleNamespace(too_small=lambda name: [("L4", Share(4)), ("L4", Share(2))])  # type: ignore[assignment]
+    alone.runs.restart = lambda trial: tags.clear()  # type: ignore[attr-defined]
+    alone.runs.tag = lambda name, values: tags.update(values)  # type: ignore[attr-defined]
+    report = MemberReport("t0000", beginning=Beginning(0, TrialScores()))
+    alone.callback.on_trial_result(0, [], alone.trial, alone.told | {"members": [report]})
+    assert tags == {"raygpu.out_of_memory": "1/4, 1/2"}
+    assert alone.records.by_id["t0000"].epochs == 0
 
 
 def test_a_failed_trial_that_runs_again_is_forgotten_by_the_rule(
