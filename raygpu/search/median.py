@@ -70,4 +70,4 @@ class _Trial:
     """Scores by epoch, the higher the better."""
     best: float = -math.inf
     later: list[float] = field(default_factory=list)
-    """Those from epoch `grace_epochs` on."""
+    """Scores from epoch `grace_epochs` on."""

@@ -1,5 +1,5 @@
-"""What a sweep that goes on must have in common with its start: the state's version, and the fields that say which
-trials there are and how they are compared."""
+"""Refuse to go on with a sweep in another way than it began: by another version's state, or with other values of the
+fields that say which trials there are and how they are compared."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ MOST_ROWS = 60
 LONGEST_NAME = 40
 """Largest number of characters of a name on an axis or in a legend."""
 CHARACTERS_PER_INCH = 13
-"""Characters of a title in its size."""
+"""Number of a title's characters in an inch."""
 PIXELS_PER_INCH = 84
-"""Of a figure's height in the page."""
+"""Pixels of a figure's height in the page for each inch of its height in a picture."""
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKS = {"circle": "o", "circle-open": "o", "star": "*", "diamond": "D", "x": "x"}
 

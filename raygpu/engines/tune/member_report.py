@@ -36,7 +36,7 @@ class MemberReport:
     changes: list[Change] = field(default_factory=list)
     """Changes of the member's parameters and values, in a population."""
     beginning: Beginning | None = None
-    """Where the worker's attempt begins; None but in its first report."""
+    """Epoch and scores from which the worker's attempt goes on; None but in its first report."""
 
     def end(self, reason: str | None) -> None:
         """Report the member's end. reason: why it was stopped; None if it finished."""
