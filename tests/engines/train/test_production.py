@@ -71,7 +71,8 @@ def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.M
     monkeypatch.setattr(production.ray, "get", lambda asked: asked())
     monkeypatch.setattr(production, "_trainer", lambda setup, mailbox: SimpleNamespace(end=lambda: False))
     monkeypatch.setattr(production, "_fitting", lambda trainer: fitting)
-    setup: Any = SimpleNamespace(mailbox=None, folder=SimpleNamespace(path=tmp_path), max_failures=2)
+    folder, living = SimpleNamespace(path=tmp_path), SimpleNamespace(is_ending=lambda: False)
+    setup: Any = SimpleNamespace(mailbox=None, folder=folder, max_failures=2, cluster=living)
     with pytest.raises(ProcessLost, match=words):
         list(ProductionRun(setup))
 
