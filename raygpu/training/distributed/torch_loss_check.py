@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections.abc import Mapping, Sequence
@@ -290,27 +291,42 @@ class TorchLossEvaluator:
         if not self._with_gradient or len(chosen) < 4:
             return True
         try:
-            steady = next((each for each in (True, False) if self._is_steady(chosen, training=each)), None)
-            if steady is not True and not self._has_own_step and depends_on_others(self._trained, self._count):
-                return False  # as one that also draws random numbers
-            return steady is None or self._adds_up(chosen, training=steady)
+            with random_state_kept():
+                found = self._adds_up(chosen, training=True)
+                if found is None:  # random numbers
+                    if self._calls_model(chosen) and depends_on_others(self._trained, self._count):
+                        return False
+                    with contextlib.suppress(Exception), ConstantDraws() as constants:  # not all code takes them
+                        found = self._adds_up(chosen, training=True, constants=constants)
+                if found is None:
+                    found = self._adds_up(chosen, training=False)
+                return found is not False
         except Exception:  # noqa: BLE001 - it shows in the training
             return True
 
-    def _is_steady(self, chosen: torch.Tensor, *, training: bool) -> bool:
-        """Return whether nothing in the gradient is drawn by chance: by a global generator, or by another one, so that
-        it differs the second time."""
-        with random_state_kept():
-            seed_all(0)
-            before = torch.get_rng_state()
-            first = self._gradient(chosen, training=training)
-            if not torch.equal(torch.get_rng_state(), before) or numpy_has_drawn(0) or python_has_drawn(0):
-                return False
-            return self._near(first, self._gradient(chosen, training=training))
+    def _calls_model(self, chosen: torch.Tensor) -> bool:
+        """Return whether a step calls the model itself in training mode, and not its methods or modules alone."""
+        experiment, model = copy.deepcopy(self._experiment), self._model().train()
+        modes: list[bool] = []
+        model.register_forward_pre_hook(lambda module, args: modes.append(module.training))
+        self._loss(experiment, model, chosen)
+        return any(modes)
 
-    def _adds_up(self, chosen: torch.Tensor, *, training: bool) -> bool:
-        cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
+    def _adds_up(self, chosen: torch.Tensor, *, training: bool, constants: ConstantDraws | None = None) -> bool | None:
+        """Return whether the gradient adds up; None where something in it is drawn by chance: by a global generator, or
+        by another one, so that it differs the second time.
+
+        constants: in place of the numbers that torch draws, if any.
+        """
+        seed_all(0)
+        before = torch.get_rng_state()
         whole = self._gradient(chosen, training=training)
+        drawn = constants.others if constants else not torch.equal(torch.get_rng_state(), before)
+        if drawn or numpy_has_drawn(0) or python_has_drawn(0):
+            return None
+        if not self._near(whole, self._gradient(chosen, training=training)):
+            return None
+        cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
         return self._near(whole, self._from_parts(chosen.split(cut), len(chosen), training=training))
 
     def _from_parts(self, parts: Sequence[torch.Tensor], whole: int, *, training: bool) -> list[torch.Tensor]:

@@ -238,6 +238,62 @@ def test_a_model_that_mixes_samples_and_draws_random_numbers(layers: list[nn.Mod
     assert look.gradient_adds_up() == adds_up
 
 
+class _Centred(nn.Module):
+    """Takes a batch's mean from its samples while it trains, and draws numbers."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.draw, self.last = draw, nn.Linear(64, 10)
+
+    def inner(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.draw(inputs - inputs.mean(0)) if self.training else inputs  # type: ignore[no-any-return]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.inner(inputs))  # type: ignore[no-any-return]
+
+
+def smoothed(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+    return functional.cross_entropy(model(inputs), targets, label_smoothing=0.1)
+
+
+def by_modules(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+    return functional.cross_entropy(model.last(model.inner(inputs)), targets)
+
+
+def as_evaluated(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+    noise = torch.randn_like(inputs)
+    return functional.cross_entropy(model.eval()(inputs + noise), targets)
+
+
+def noised(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs + 0.1 * torch.randn_like(inputs)
+
+
+def hidden(inputs: torch.Tensor) -> torch.Tensor:
+    return functional.dropout(inputs, 0.1)
+
+
+def mixed(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs + 0.1 * inputs[torch.randperm(len(inputs))]
+
+
+@pytest.mark.parametrize("draw", [noised, hidden, mixed])
+@pytest.mark.parametrize("step", [smoothed, by_modules, as_evaluated])
+def test_a_step_whose_model_looks_at_its_batch_and_draws_random_numbers(step: Any, draw: Any) -> None:
+    """What a step calls without the model itself is compared with constants in place of numbers, not of an order."""
+    splits, own = few(40), made(model=lambda self, hp: _Centred(draw), training_step=step)
+    look = TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    assert look.gradient_adds_up() == (step is as_evaluated or (step is by_modules and draw is mixed))
+
+
+@pytest.mark.parametrize("step", [smoothed, denoised])
+@pytest.mark.parametrize("draw", [noised, hidden])
+def test_a_step_that_draws_random_numbers_for_each_sample_adds_up(step: Any, draw: Any) -> None:
+    splits, own = few(40), made(training_step=lambda self, model, x, *rest: step(self, model, draw(x), *rest))
+    look = TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    assert look.gradient_adds_up()
+
+
 def mean_of_all(self: Any, outputs: Any, targets: Any) -> Any:
     return Mean(functional.cross_entropy(outputs, targets, reduction="sum"), len(targets))
 
