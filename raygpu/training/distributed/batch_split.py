@@ -14,6 +14,7 @@ from raygpu.training.distributed.loss_check import MOST, differences
 from raygpu.training.distributed.micro_batch_check import (
     LOOKED_AT,
     effect_lines,
+    gradient_lines,
     inexact_metrics,
     loss_evaluator,
     loss_line,
@@ -141,6 +142,7 @@ def _checked(
             lines += state_lines(look, by_share=config.loss_by_share)
         else:
             lines += effect_lines(look)
+            lines += [] if config.loss_by_share else gradient_lines(look)
         if look.collates_together(whole):
             lines.append(COLLATED)
         if config.loss_by_share:

@@ -14,6 +14,8 @@ from raygpu.training.data.columns import columns_of
 from raygpu.training.distributed.loss_check import (
     ADD_LOSS,
     DOUBLE,
+    HALF,
+    MIXED,
     SINGLE,
     Value,
     collated_with_others,
@@ -22,7 +24,11 @@ from raygpu.training.distributed.loss_check import (
 from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.keras_private_api import all_layers
 from raygpu.training.keras.quiet_import import keras, tf
-from raygpu.training.keras.solo import in_float32, initial_model, no_gpu
+from raygpu.training.keras.reduction import Loss, PartGradient
+from raygpu.training.keras.solo import RANDOM_STATE, in_float32, initial_model, no_gpu
+
+DROPOUTS = (keras.layers.Dropout, keras.layers.AlphaDropout, keras.layers.GaussianDropout)
+"""Layers that leave out values by chance, at a rate."""
 
 
 class KerasLossEvaluator:
@@ -30,6 +36,8 @@ class KerasLossEvaluator:
 
     with_metrics: whether metrics are evaluated too; else it is the loss of a training, with what layers add to it.
     """
+
+    gradient_causes = "a layer that looks at the whole batch while it trains, or a gradient by tf.custom_gradient"
 
     def __init__(
         self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool
@@ -140,6 +148,91 @@ class KerasLossEvaluator:
                 return []
         now = {weight.path: weight.numpy() for weight in model.weights}
         return [path for path, values in before.items() if not np.array_equal(values, now[path])]
+
+    def gradient_adds_up(self) -> bool:
+        """Return whether the gradient of a few samples follows from those of parts of them, as a training computes
+        these; True if that cannot be tested.
+
+        It does not if a gradient of the experiment's own changes it by more than a factor, or the model looks at the
+        whole batch while it trains.
+        """
+        total = num_samples(self._targets)
+        if total < 4:
+            return True
+        try:
+            with no_gpu():
+                model = initial_model(self._experiment, Hyperparameters.of(self._hp), 0, self._inputs)
+                trained = _SteadyModel(model, self._experiment, self._inputs, self._targets)
+                if depends_on_others(trained.outputs, total):
+                    return False
+                rows = np.arange(min(MIXED, total))
+                found = (trained.gradient_adds_up(rows, training=training) for training in (True, False))
+                return next((each for each in found if each is not None), True)
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return True
+
+
+class _SteadyModel:
+    """A model without dropout and without BatchNormalization's look at a batch, which is reported separately; each call
+    begins with the same state."""
+
+    def __init__(self, model: Any, experiment: Experiment, inputs: Arrays, targets: Arrays) -> None:
+        layers = all_layers(model)
+        for layer in layers:
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.trainable = False  # so that it is as in an evaluation
+            elif isinstance(layer, DROPOUTS):
+                layer.rate = 0.0
+            elif isinstance(layer, keras.layers.GaussianNoise):
+                layer.stddev = 0.0
+        self._model, self._experiment, self._inputs, self._targets = model, experiment, inputs, targets
+        self._initial = [(variable, variable.numpy()) for variable in model.variables]
+        half = any(layer.compute_dtype in ("bfloat16", "float16") for layer in layers)
+        self._rounding = HALF if half else 10 * SINGLE
+
+    def outputs(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the outputs for these samples in training."""
+        return _arrays(self._outputs(rows, training=True))
+
+    def _outputs(self, rows: np.ndarray, *, training: bool, seed: int = 0) -> Any:
+        for variable, value in self._initial:
+            variable.assign(value + seed if RANDOM_STATE in variable.name else value)
+        keras.utils.set_random_seed(seed)
+        return in_float32(self._model(tensors(take(self._inputs, rows)), training=training))
+
+    def gradient_adds_up(self, rows: np.ndarray, *, training: bool) -> bool | None:
+        """Return whether the gradient of these samples follows from those of two parts; None where it changes with the
+        random numbers."""
+        whole = self._gradient(rows, training=training)
+        if not self._near(whole, self._gradient(rows, training=training, seed=1)):
+            return None
+        found = [self._part(part, len(rows), training=training) for part in np.split(rows, [len(rows) // 4])]
+        layout = found[0][0]
+        together = layout.whole([sum(each) for each in zip(*(part for _, part in found), strict=True)])
+        by_variable = {id(variable): each for variable, each in zip(layout.variables, together, strict=True)}
+        return self._near(whole, [by_variable.get(id(each), 0.0) for each in self._model.trainable_variables])
+
+    def _loss(self, rows: np.ndarray, *, training: bool, seed: int = 0) -> Loss:
+        experiment = copy.deepcopy(self._experiment)
+        outputs = self._outputs(rows, training=training, seed=seed)
+        return Loss.of(experiment.loss(outputs, tensors(take(self._targets, rows))), self._model.losses, in_float32)
+
+    def _gradient(self, rows: np.ndarray, *, training: bool, seed: int = 0) -> list[Any]:
+        """Return the gradient for each variable; 0 of those without one."""
+        with tf.GradientTape() as tape:
+            objective = self._loss(rows, training=training, seed=seed).objective()
+        found = tape.gradient(objective, self._model.trainable_variables)
+        return [0.0 if each is None else tf.convert_to_tensor(each) for each in found]
+
+    def _part(self, rows: np.ndarray, whole: int, *, training: bool) -> tuple[PartGradient, list[Any]]:
+        """Return the gradient of a part of `whole` samples, and its layout."""
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self._loss(rows, training=training)
+        return PartGradient.of(tape, loss, self._model.trainable_variables, len(rows) / whole)
+
+    def _near(self, whole: list[Any], other: list[Any]) -> bool:
+        most = self._rounding * max((float(tf.norm(each)) for each in whole), default=0.0)
+        return all(float(tf.norm(one - another)) <= most for one, another in zip(whole, other, strict=True))
 
 
 def batch_norms(model: Any) -> list[Any]:

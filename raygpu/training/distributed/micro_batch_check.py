@@ -128,13 +128,19 @@ def state_lines(look: Any, *, by_share: bool) -> list[str]:
         )
     if path is not None:
         lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
-    if not by_share and not look.gradient_adds_up():
-        lines.append(
-            "the gradient of a batch is not the mean of those of its parts, though the loss is: each part's is computed"
-            " by itself. It may be scale_grad_by_freq, a layer that looks at the whole batch while it trains, or a hook"
-            " on the gradient, which gets that of a raygpu.Mean before it is divided"
-        )
+    if not by_share:
+        lines += gradient_lines(look)
     return lines
+
+
+def gradient_lines(look: Any) -> list[str]:
+    """Return a line on a gradient that does not follow from those of a batch's parts, in any framework."""
+    if look.gradient_adds_up():
+        return []
+    return [
+        "the gradient of a batch is not the mean of those of its parts, though the loss is: each part's is computed by"
+        f" itself. It may be {look.gradient_causes}"
+    ]
 
 
 def effect_lines(look: Any) -> list[str]:

@@ -46,6 +46,11 @@ class TorchLossEvaluator:
     with_metrics: whether the loss and the metrics of an evaluation are meant; else it is the loss of a training.
     """
 
+    gradient_causes = (
+        "scale_grad_by_freq, a layer that looks at the whole batch while it trains, or a hook on the gradient, which"
+        " gets that of a raygpu.Mean before it is divided"
+    )
+
     def __init__(
         self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool
     ) -> None:
@@ -313,8 +318,7 @@ class TorchLossEvaluator:
         return any(modes)
 
     def _adds_up(self, chosen: torch.Tensor, *, training: bool, constants: ConstantDraws | None = None) -> bool | None:
-        """Return whether the gradient adds up; None where something in it is drawn by chance: by a global generator, or
-        by another one, so that it differs the second time.
+        """Return whether the gradient adds up; None where something in it is drawn by chance, by any generator.
 
         constants: in place of the numbers that torch draws, if any.
         """

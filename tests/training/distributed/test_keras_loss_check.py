@@ -61,6 +61,54 @@ class Counting(Plain):
         return [Counter(name="counter"), keras.layers.BatchNormalization()]
 
 
+def calling(call: Callable[[Any, Any, bool], Any]) -> Callable[[Plain, Any], list[Any]]:
+    """Layers of which one calls a function of Keras, the inputs, and whether it trains."""
+
+    def layers(self: Plain, keras: Any) -> list[Any]:
+        class Calls(keras.layers.Layer):  # type: ignore[misc]
+            def call(self, inputs: Any, training: bool = False) -> Any:
+                return call(keras, inputs, training)
+
+        return [keras.layers.Dense(8), keras.layers.BatchNormalization(), Calls(), keras.layers.Dropout(0.3)]
+
+    return layers
+
+
+def centred(keras: Any, inputs: Any, training: bool) -> Any:
+    return inputs - keras.ops.mean(inputs, axis=0) if training else inputs
+
+
+def centred_with_noise(keras: Any, inputs: Any, training: bool) -> Any:
+    return keras.random.dropout(centred(keras, inputs, training), 0.2) if training else inputs
+
+
+def noise(keras: Any, inputs: Any, training: bool) -> Any:
+    return inputs + keras.random.normal(keras.ops.shape(inputs)) if training else inputs
+
+
+def unit_gradient(keras: Any, inputs: Any, training: bool) -> Any:
+    import tensorflow as tf
+
+    function = tf.custom_gradient(lambda values: (tf.identity(values), lambda given: given / tf.norm(given)))
+    return function(inputs)
+
+
+class Centred(Plain):
+    layers = calling(centred)
+
+
+class CentredWithNoise(Plain):
+    layers = calling(centred_with_noise)
+
+
+class Noisy(Plain):
+    layers = calling(noise)
+
+
+class UnitGradient(Plain):
+    layers = calling(unit_gradient)
+
+
 def adding(function: Callable[[Any, Any], Any]) -> Callable[[Plain, Any], list[Any]]:
     """Layers of which one adds to the loss."""
 
@@ -123,6 +171,9 @@ def lines(code: Any, **values: Any) -> tuple[str, ...]:
     [
         (Mixed(), "augment() makes a sample of others of its batch too"),
         (Counting(), "counter/count): each part of a batch changes them by itself"),
+        (Centred(), "the gradient of a batch is not the mean of those of its parts"),
+        (CentredWithNoise(), "a layer that looks at the whole batch while it trains"),
+        (UnitGradient(), "a gradient by tf.custom_gradient"),
         (Padded(), "collate_fn makes a sample of others of its batch too, or fills it up"),
     ],
 )
@@ -132,9 +183,13 @@ def test_what_parts_change_is_told(code: Any, words: str, values: dict[str, Any]
     assert words in line
 
 
-@pytest.mark.parametrize("code", [Plain(), AddedMean()])
+@pytest.mark.parametrize("code", [Plain(), AddedMean(), Noisy()])
 def test_what_parts_do_not_change_is_not(code: Any) -> None:
     assert lines(code) == ()
+
+
+def test_a_loss_by_share_has_gradients_of_shares() -> None:
+    assert lines(Centred(), loss_by_share=True)[0].startswith("loss by share: ")
 
 
 def test_a_sum_that_a_layer_adds_to_the_loss_is_refused() -> None:
