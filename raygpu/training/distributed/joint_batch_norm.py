@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.training.torch.models import has_batch_norm
 
@@ -17,7 +18,17 @@ def join_batch_norm(model: nn.Module, device: torch.device) -> tuple[nn.Module, 
     """
     if not has_batch_norm(model):
         return model, []
-    return (_synchronized(model), []) if device.type == "cuda" else (model, [NOT_JOINED])
+    if device.type != "cuda":
+        return model, [NOT_JOINED]
+    model = _synchronized(model)
+    apart = [
+        f"{name}, {type(module).__name__}" for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
+    ]  # fmt: skip
+    own = (
+        "BatchNorm: torch synchronises none of a class of its own ({}); there each rank normalises its share by itself"
+    )
+    return model, [own.format("; ".join(apart))] if apart else []
 
 
 def _synchronized(model: nn.Module) -> nn.Module:
