@@ -25,10 +25,8 @@ def join_batch_norm(model: nn.Module, device: torch.device) -> tuple[nn.Module, 
         f"{name}, {type(module).__name__}" for name, module in model.named_modules()
         if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
     ]  # fmt: skip
-    own = (
-        "BatchNorm: torch synchronises none of a class of its own ({}); there each rank normalises its share by itself"
-    )
-    return model, [own.format("; ".join(apart))] if apart else []
+    told = f"BatchNorm: torch synchronises none of a class of its own ({'; '.join(apart)})"
+    return model, [f"{told}; there each rank normalises its share by itself"] if apart else []
 
 
 def _synchronized(model: nn.Module) -> nn.Module:
