@@ -194,10 +194,12 @@ class ProductionRun:
         return disk.is_full(error) or disk.full(ray_files.disks(self._path)) is not None
 
     def _reports(self, failed: list[Failed]) -> list[WorkerReport | Notice]:
-        """Take the workers' reports, and add those of failures to `failed`. Raises ProcessLost without the mailbox."""
+        """Take the workers' reports, and add those of failures to `failed`. Raises ProcessLost without the mailbox,
+        KeyboardInterrupt if Ray itself ends."""
         try:
             reports: list[WorkerReport | Notice] = ray.get(self.mailbox.take.remote())
         except RayActorError as error:
+            self._setup.cluster.require_head(settle=True)  # a signal to all processes reaches this one last, or not yet
             raise ProcessLost("the process that takes the workers' reports was lost", str(error)) from error
         failed += [one for one in reports if isinstance(one, Failed)]
         if any(isinstance(one, Saved) for one in reports):

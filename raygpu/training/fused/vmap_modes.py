@@ -91,8 +91,11 @@ class TiedExtremes(TorchFunctionMode):
         if not tensor.is_floating_point() or not tensor.numel() or times_mapped(tensor) > 1:
             return func(tensor)
         again, value = WHOLE[func], func(tensor.detach())
-        among = (tensor == value) | (tensor.isnan() & value.isnan())
-        return again(torch.where(among, tensor, -math.inf if again is torch.amax else math.inf))
+        none = value.isnan()  # which equals no element
+        among = torch.where(none, tensor.isnan(), tensor == value)
+        shared = torch.where(among, tensor, 0.0).sum() / among.sum()
+        others = -math.inf if again is torch.amax else math.inf
+        return torch.where(none, shared, again(torch.where(among & ~none, tensor, others)))
 
 
 class OwnTensors(TorchFunctionMode):

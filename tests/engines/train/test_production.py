@@ -19,6 +19,8 @@ from ray.exceptions import ActorDiedError
 from raygpu import train
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.train import production
 from raygpu.engines.train.production import ProcessLost, ProductionRun
 from tests.full_disk import fill_for_a_while
@@ -71,7 +73,7 @@ def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.M
     monkeypatch.setattr(production.ray, "get", lambda asked: asked())
     monkeypatch.setattr(production, "_trainer", lambda setup, mailbox: SimpleNamespace(end=lambda: False))
     monkeypatch.setattr(production, "_fitting", lambda trainer: fitting)
-    folder, living = SimpleNamespace(path=tmp_path), SimpleNamespace(is_ending=lambda: False)
+    folder, living = SimpleNamespace(path=tmp_path), Cluster([], [], Dashboard(), local=True)
     setup: Any = SimpleNamespace(mailbox=None, folder=folder, max_failures=2, cluster=living)
     with pytest.raises(ProcessLost, match=words):
         list(ProductionRun(setup))

@@ -111,6 +111,21 @@ def test_tied_elements_share_a_gradient(function: Any, rows: torch.Tensor) -> No
     torch.testing.assert_close(mapped.grad[~rows.isnan()], shares[~rows.isnan()])
 
 
+@pytest.mark.parametrize("function", [torch.max, torch.min, torch.median])
+def test_a_value_that_is_no_number_spoils_no_gradient(function: Any) -> None:
+    def loss(row: torch.Tensor) -> torch.Tensor:
+        return function(row).nan_to_num() + 2 * row[0]
+
+    rows = torch.tensor([[1.0, torch.nan, 2, 2], [3, 3, 0, 0]])
+    alone = [row.clone().requires_grad_() for row in rows]
+    for row in alone:
+        loss(row).backward()
+    mapped = rows.clone().requires_grad_()
+    with TiedExtremes():
+        torch.vmap(loss)(mapped).sum().backward()
+    torch.testing.assert_close(mapped.grad, torch.stack([row.grad for row in alone if row.grad is not None]))
+
+
 def test_other_calls_and_a_map_of_the_models_own_stay_as_they_are() -> None:
     whole_numbers, tied = torch.tensor([[1, 3, 3]]), torch.ones(2, 4, 3)
     gradient = torch.func.grad(lambda x: torch.vmap(torch.max)(x).sum())
