@@ -55,7 +55,7 @@ def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
     faults = [
         f"resume: {folder.config}: {name}: read {_said(now.get(name))}; the sweep began with {_said(before.get(name))};"
         " set it back, or begin a new sweep"
-        for name in (before | now)
+        for name in before | {name: None for name in now if name.startswith("space.")}  # others are newer fields
         if json.dumps(before.get(name)) != json.dumps(now.get(name))
     ]
     if faults:
