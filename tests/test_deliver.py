@@ -319,6 +319,28 @@ def with_records(folder: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "another store"])
+def test_a_run_that_was_written_again_in_part_is_written_whole_the_next_time(
+    config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begun(config, folder)
+    summary = work(session)
+    with_records(folder)
+    session.close(summary, interrupted=False)
+    whole(config).mlflow.delete_run(summary["tracking"]["run_id"])
+
+    def fail(*_: object) -> int:
+        raise TrackingError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("raygpu.tracking.session.write_again", fail)
+        assert deliver.main([str(folder)]) == 3
+    assert deliver.main([str(folder)]) == 0
+    tree = RunTree.open(config.tracking.uri, config.tracking.experiment)
+    (found,) = tree.mlflow.search_runs([tree.experiment_id], "tags.`raygpu.kind` = 'sweep'")
+    tree.run_id = found.info.run_id
+    assert list(children(tree)) == ["t0000"]
+
+
 def test_a_run_that_the_store_has_lost_is_written_again_from_its_folder(
     how: str, config: SweepConfig, folder: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,8 +64,9 @@ def _enduring(name: str) -> Iterator[None]:
         return
     with suppress(OSError):
         before.flush()
+    raw: Any = _EnduringFile(before.fileno(), "w", closefd=False)
     made = io.TextIOWrapper(
-        io.BufferedWriter(_EnduringFile(before.fileno(), "w", closefd=False)),
+        raw if before.buffer is _raw(before) else io.BufferedWriter(raw),  # without a buffer by python -u
         encoding=before.encoding,
         errors=before.errors,
         line_buffering=before.line_buffering,

@@ -31,6 +31,7 @@ from raygpu.tracking.writer import CPU_SHARE, Writer
 OPEN_S = 60.0
 FUSED_CPU_SHARE = 0.25
 UI_PORT = 5000
+LOST_RUN = "mlflow_lost"  # key in the run's state
 
 
 def open_store(config: ProblemConfig) -> RunTree | None:
@@ -89,7 +90,7 @@ class Session(ABC):
         self._may_exist = "mlflow_key" in known or self.run_id is not None
         self.presentation = presentation or Presentation()
         self._lines: list[str] = []
-        self._lost: str | None = None
+        self._lost: str | None = known.get(LOST_RUN)
         """Id of the run that the store has lost, until it is written again; None without such a run."""
         self.writer = Spool(folder.journal) if self.spools else NullWriter()
         if tree is not None:
@@ -105,6 +106,7 @@ class Session(ABC):
         begun, may_exist = self.run_id, self._may_exist
         if begun is not None and not has_run(tree, begun):
             self._lost, begun = begun, None
+            self.folder.write_run({LOST_RUN: self._lost})
         if begun is None:
             self._may_exist = True
             begun = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind, self._key)
@@ -133,6 +135,7 @@ class Session(ABC):
             f"MLflow: the run {lost} is not in the store any more; a new one, {begun}, was begun, and {what} written"
             f" again from {self.folder}: of each epoch the few metrics that {self.folder.timeline.name} keeps"
         )
+        self.folder.write_run({LOST_RUN: None})
         self._lost = None
 
     def _present(self, tree: RunTree, run_id: str) -> None:

@@ -34,7 +34,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
-from raygpu.workflow.resumed_sweep import begun_state
+from raygpu.workflow.resumed_sweep import VERSION, begun_state
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -145,6 +145,8 @@ class SweepUnderWay:
                 folder.write_run({"gpu": self.decision.settled(self.config.gpu), **begun_state(folder)})
             else:
                 folder.change_config(self.config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True))
+                if VERSION not in folder.read_run():  # it has not begun yet
+                    folder.write_run(begun_state(folder))
         return folder
 
     def run(self, stages: Stages) -> None:

@@ -75,3 +75,14 @@ def test_closed_streams_are_dev_null(closed: str, module: str, tmp_path: Path) -
     assert b"Traceback" not in done.stderr
     if "2>&-" not in closed:
         assert b"none.toml" in done.stderr
+
+
+@pytest.mark.parametrize(("flags", "printed"), [(["-u"], "at once"), ([], "")])
+def test_unbuffered_streams_stay_so(flags: list[str], printed: str) -> None:
+    program = (
+        "import os, sys; from raygpu.records.output import enduring_output\n"
+        "with enduring_output():\n"
+        "    print('at once', end=''); os._exit(0)"
+    )
+    done = subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == printed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.member_report import breaks_device
+from raygpu.errors import one_line
 from raygpu.storage import S3_SAID, StorageError
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone
 
@@ -17,9 +19,32 @@ POPULATION = "population.json"
 """File of a checkpoint with the members' reports to their population, and their changes."""
 
 
-def is_damage(error: Exception) -> bool:
-    """Return whether reading a checkpoint failed because it is gone or damaged, and not by a fault that may pass."""
+GONE = "Could not recover from checkpoint as it does not exist"
+"""Beginning of Tune's error for a checkpoint that is gone."""
+OTHER_MODEL = "loading state_dict"
+"""Part of torch's error for a checkpoint of another model than the code makes."""
+
+
+class DamagedCheckpoint(Exception):
+    """A file of a checkpoint is gone, or its content cannot be read."""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raise DamagedCheckpoint for what fails inside because of the files, and other faults, which may pass, as they
+    are. Nothing but the reading belongs inside: code of the user's and devices may raise anything."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_damage(error):
+            raise
+        raise DamagedCheckpoint(one_line(error)) from error
+
+
+def _is_damage(error: Exception) -> bool:
     if isinstance(error, StorageError | NotAsAlone | MemoryError | ImportError) or is_out_of_memory(error):
+        return False
+    if OTHER_MODEL in str(error):
         return False
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | NotADirectoryError):
         return error.errno is None and S3_SAID not in str(error)  # a library's own, on the content of a file

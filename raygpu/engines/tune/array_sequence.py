@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from raygpu.engines.tune.array_checkpoint import reading
 from raygpu.engines.tune.evolution import Evolution
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
@@ -44,7 +45,8 @@ class ArraySequence(ABC):
         """Make an array of the trials, or of as many as fit in memory; go on from an array's checkpoint."""
         self.array = self._make(trials)
         if checkpoint is not None:
-            self.array.load(checkpoint)
+            with reading():
+                self.array.load(checkpoint)
             self.warnings += getattr(self.array, "notes", ())
         if self.evolution is not None:
             self.evolution.restore(checkpoint, cast(ChangingArray, self.array))

@@ -24,7 +24,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.engines.tune.array_checkpoint import PROGRESS, is_damage
+from raygpu.engines.tune.array_checkpoint import GONE, PROGRESS, DamagedCheckpoint, reading
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.arrays import arrays_of
@@ -222,9 +222,7 @@ class ArrayTrainable(tune.Trainable):
             try:
                 with fetched(Storage(self.array_config.checkpoint)) as folder:
                     self._go_on(folder)
-            except Exception as error:
-                if not is_damage(error):
-                    raise
+            except DamagedCheckpoint as error:
                 self._begin_anew(error)
                 return self.arrays
         else:
@@ -235,8 +233,9 @@ class ArrayTrainable(tune.Trainable):
 
     def _go_on(self, checkpoint: Path) -> None:
         assert self.arrays is not None
-        progress = json.loads((checkpoint / PROGRESS).read_text())
-        self.kept.restore(progress, checkpoint / MEMBERS)
+        with reading():
+            progress = json.loads((checkpoint / PROGRESS).read_text())
+            self.kept.restore(progress, checkpoint / MEMBERS)
         left = [trial for trial in self.trials if trial.trial_id not in self.kept.ended]
         under_way = [trial for trial in left if trial.trial_id in progress["under_way"]]
         self.arrays.waiting = [trial for trial in left if trial not in under_way]
@@ -359,7 +358,7 @@ class ArrayTrainable(tune.Trainable):
         try:
             super().restore(checkpoint_path)
         except Exception as error:
-            if not is_damage(error):
+            if not (isinstance(error, DamagedCheckpoint) or str(error).startswith(GONE)):
                 raise  # a file system or a device may be at fault: it is tried again, as after a lost worker
             self._begin_anew(error)
 
@@ -368,7 +367,8 @@ class ArrayTrainable(tune.Trainable):
         logger.warning("the checkpoint of %s", self.array_config.name, exc_info=error)
         self.cleanup()
         self._start_members()
-        self._begin(anew=True).warnings.append(f"begins anew: its checkpoint cannot be read ({one_line(error)})")
+        why = one_line(error.__cause__ or error)
+        self._begin(anew=True).warnings.append(f"begins anew: its checkpoint cannot be read ({why})")
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
         """Go on with a lost or interrupted array from its checkpoint."""
