@@ -318,7 +318,6 @@ def with_records(folder: RunDirectory) -> None:
     timeline.close()
 
 
-@pytest.mark.parametrize("how", ["deleted", "another store"])
 def test_a_run_that_was_written_again_in_part_is_written_whole_the_next_time(
     config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +340,7 @@ def test_a_run_that_was_written_again_in_part_is_written_whole_the_next_time(
     assert list(children(tree)) == ["t0000"]
 
 
+@pytest.mark.parametrize("how", ["deleted", "another store"])
 def test_a_run_that_the_store_has_lost_is_written_again_from_its_folder(
     how: str, config: SweepConfig, folder: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
