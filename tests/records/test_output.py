@@ -84,5 +84,7 @@ def test_unbuffered_streams_stay_so(flags: list[str], printed: str) -> None:
         "with enduring_output():\n"
         "    print('at once', end=''); os._exit(0)"
     )
-    done = subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, check=True)
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, *flags, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
     assert done.stdout == printed
