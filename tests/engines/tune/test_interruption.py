@@ -88,14 +88,15 @@ def test_a_sweep_in_a_thread_that_ends_early_leaves_the_process_alone(
 def test_a_trial_whose_checkpoint_is_gone_or_damaged_begins_anew(config: Any, tmp_path: Path) -> None:
     stopped = sweep.run(config(1.0), console=SweepConsole(stream=io.StringIO()))
     assert stopped.folder is not None
-    first, second = sorted(stopped.folder.glob("tune/t000?_*/checkpoint_*"))
+    first, *others = sorted(stopped.folder.glob("tune/t000?_*/checkpoint_*"))  # on a busy machine of one trial alone
     shutil.rmtree(first)
-    (second / "progress.json").write_text("{")
+    for other in others:
+        (other / "progress.json").write_text("{")
     folder, shown = RunDirectory.existing(stopped.folder), io.StringIO()
     resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=shown))
     assert resumed.summary["completed"] == 2
     assert all(epochs(tmp_path, trial)[-8:] == list(range(1, 9)) for trial in (1, 2))
-    assert shown.getvalue().count("begins anew: its checkpoint cannot be read") == 2
+    assert shown.getvalue().count("begins anew: its checkpoint cannot be read") == 1 + len(others)
 
 
 CASE = """
