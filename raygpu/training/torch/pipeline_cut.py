@@ -16,6 +16,8 @@ from raygpu.training.torch.data import Tensors
 
 INNER = "model"
 """Name of the model inside `_OfPositions`, which begins the names of a stage's parameters."""
+PASSES_INTEGERS = torch.__version__ >= "2.13"
+"""Whether a stage can read integers of an earlier one: torch 2.11 asks for their gradients, and raises."""
 SHOWN = 20
 """Largest number of a model's submodules in a message."""
 
@@ -109,6 +111,20 @@ def _require_sound(pipe: Any, stages: Sequence[str]) -> None:
     output = next(node for node in pipe.split_gm.graph.nodes if node.op == "output")
     if output.args[0] is not nodes[-1] and output.args[0] != (nodes[-1],):
         raise BadInput("stages: the model's output is not a single tensor that the last stage makes")
+    if not PASSES_INTEGERS:
+        _require_floats(pipe)
+
+
+def _require_floats(pipe: Any) -> None:
+    """Raise BadInput where a stage reads integers or booleans of an earlier one."""
+    for place in range(1, pipe.num_stages):
+        read = [node.meta["val"] for node in pipe.get_stage_module(place).graph.nodes if node.op == "placeholder"]
+        dtypes = [str(value.dtype).removeprefix("torch.") for value in read if not value.is_floating_point()]
+        if dtypes:
+            raise BadInput(
+                f"stages: stage {place} reads {dtypes[0]} values of an earlier stage, which torch {torch.__version__}"
+                " cannot pass; install torch 2.13 or newer, or cut the model where floating-point numbers pass"
+            )
 
 
 def _copy_for_readers(pipe: Any) -> None:
