@@ -42,6 +42,8 @@ class Estimates:
     """Origin of the reference, in a few words."""
     is_timed_now: bool = False
     """Whether a few steps that were timed just now decide, or the time that they tell."""
+    prefers_arrays: bool = False
+    """Whether arrays are to be taken where nothing is measured."""
     kept: Profile | None = None
     """Kept profile of the largest group where the plan had nothing to choose, and so no reference."""
     probe_s: float | None = None

@@ -155,7 +155,8 @@ def decide(
         split = replace(make_fused_plan(hardware.nodes, config, num_trials), members=members, is_split=True)
         return Decision(split, groups, estimates, options, {}, mps=False)
     choices = _choices(hardware, config, groups, estimates, best)
-    if sharing == "fused" and (config.gpu.mode == "fused" or (best is not None and any(best.fused))):
+    in_arrays = estimates.prefers_arrays if best is None else any(best.fused)
+    if sharing == "fused" and (config.gpu.mode == "fused" or in_arrays):
         alone: dict[Signature, str] = {}
         if config.gpu.mode == "auto" and best is not None:
             faster_alone = [group for group, fused in zip(groups, best.fused, strict=True) if not fused]

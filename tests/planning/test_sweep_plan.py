@@ -42,6 +42,21 @@ FASTER = estimates(process={1: 100, 2: 120}, mps={2: 180, 3: 240})
 SLOWER = estimates(process={1: 100, 2: 180}, mps={2: 120})
 
 
+@pytest.mark.parametrize("hardware", [ON_CARD, SIMULATED])
+@pytest.mark.parametrize(
+    ("measured", "chosen"),
+    [
+        (Estimates(prefers_arrays=True), "fused"),
+        (Estimates(), "process"),
+    ],
+)
+def test_arrays_that_are_preferred_are_taken_where_nothing_is_measured(
+    measured: Estimates, chosen: str, hardware: Hardware
+) -> None:
+    decision = decide(hardware, config(), 32, [replace(GROUPS[0], reason=None)], "fused", measured)
+    assert (decision.mode, decision.predicted) == (chosen, {})
+
+
 @pytest.mark.parametrize(
     ("gpu", "measured", "hardware", "why"),
     [

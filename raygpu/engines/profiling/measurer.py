@@ -18,11 +18,11 @@ from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits, reads_later
-from raygpu.planning.cost_model import FreeMemory, options
+from raygpu.planning.cost_model import FreeMemory, Option, options
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
 from raygpu.planning.overheads import WORKER_S
-from raygpu.planning.profiles import Profile, Subject
+from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.signature import ITS_OWN, Group, Signature
 
@@ -53,6 +53,8 @@ class QuickLook:
     None if the steps failed."""
     rough: Profile | None = None
     """Profile from these steps; None if they do not represent the device that the sweep runs on."""
+    in_arrays: bool = False
+    """Whether `sweep_s` are those of arrays whose speed is assumed."""
 
 
 class Measurer:
@@ -109,12 +111,13 @@ class Measurer:
         if look.sweep_s is None or share * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
             return found, True
         short_s = min(look.sweep_s, self._time_budget_s)
-        found.source, found.is_timed_now = f"the sweep is short (about {short_s:.0f} s)", True
+        where = " in arrays" if look.in_arrays else ""
+        found.source, found.is_timed_now = f"the sweep is short (about {short_s:.0f} s{where})", True
         if look.rough is not None:
             found.reference = look.rough
             found.source = f"few steps here, as {found.source}"
-        else:
-            self._taken(found, in_part)
+        elif not self._taken(found, in_part):
+            found.prefers_arrays = look.in_arrays
         return found, False
 
     def _predict(self, found: Estimates, hardware: Hardware) -> None:
@@ -218,11 +221,14 @@ class Measurer:
         samples_per_s = estimate.samples_per_s(self._first)
         if not samples_per_s:
             return QuickLook(None)
-        look = QuickLook(samples / samples_per_s)
-        most_s = min(samples / samples_per_s, self._time_budget_s)
-        # The CPU's steps say nothing more about a GPU; a sweep of seconds saves nothing by any way of sharing, and a
+        alone_s = samples / samples_per_s
+        look = QuickLook(alone_s)
+        most_s = min(alone_s, self._time_budget_s)
+        # The CPU's steps say nothing more about a GPU; a sweep of seconds takes as long as its processes' start, and a
         # sweep of hours repays a probe, whichever way is the fastest.
-        if hardware.device_gib is not None or not WORKER_S <= most_s < LONG_S:
+        if hardware.device_gib is not None or most_s < WORKER_S:
+            return self._in_arrays(alone_s, samples_per_s, hardware) or look
+        if most_s >= LONG_S:
             return look
         most = int(min(LOOK * samples, LOOK_S * samples_per_s) / estimate.samples(self._first)) - 1
         num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)
@@ -234,9 +240,31 @@ class Measurer:
             logger.debug("a few steps of the sweep's training", exc_info=True)
             return look
         rough = Profile(self._subject(self.largest, hardware), self.splits.samples_per_epoch, tuple(points))
-        parts = Estimates(reference=rough).parts(self.groups, self.config)
+        return QuickLook(self._fastest(rough, hardware).wall_s, rough)
+
+    def _in_arrays(self, alone_s: float, samples_per_s: float, hardware: Hardware) -> QuickLook | None:
+        """Return the seconds of training in arrays; None where trials in turn are predicted to end earlier, starts
+        included.
+
+        alone_s: seconds of training in turn. samples_per_s: speed of one training. It is assumed that an array's step
+        takes as long as a training's: on a GPU, small steps take as long as their kernels' launch.
+        """
+        members = min(WIDTHS[1], self._at_once)
+        if members < 2 or not self._may_fuse(self.largest):
+            return None
+        assert self.splits is not None
+        array = Point("fused", members, members * samples_per_s, float(members))
+        points = (Point("process", 1, samples_per_s, 1.0), array)
+        assumed = Profile(self._subject(self.largest, hardware), self.splits.samples_per_epoch, points)
+        if not any(self._fastest(assumed, hardware).fused):
+            return None
+        return QuickLook(alone_s / members + WORKER_S, in_arrays=True)
+
+    def _fastest(self, profile: Profile, hardware: Hardware) -> Option:
+        """Return the fastest way to run the sweep by this profile of all its groups."""
+        parts = Estimates(reference=profile).parts(self.groups, self.config)
         num_gpus = sum(node.num_gpus for node in hardware.nodes)
-        return QuickLook(options(parts, FreeMemory.of(hardware.nodes, None), num_gpus)[0].wall_s, rough)
+        return options(parts, FreeMemory.of(hardware.nodes, None), num_gpus)[0]
 
     def probe(self, cluster: Cluster, hardware: Hardware) -> Estimates:
         """Measure the largest group's trainings while the sweep repays it, keep the profile, and return estimates."""

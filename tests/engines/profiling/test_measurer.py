@@ -131,6 +131,56 @@ def test_the_line_on_trials_of_which_no_two_are_alike_has_their_fault(reason: st
     assert (found.source, due) == (told, False)
 
 
+CARD = Hardware([Node(16, 1, 100.0, "card", 80.0)], ["card"], "card", 80.0, 16)
+CPU = Hardware([Node(2, 1, 8.0, "cpu")], ["cpu"], "cpu", None, 2)
+
+
+def measurer_of(trials: int, signatures: int, folder: Path, **values: Any) -> Measurer:
+    """Return the measurer of a sweep of tests.models:Mlp, its trials in equal groups."""
+    source, code = locate("tests.models:Mlp", Path(__file__).parents[3])
+    groups = [
+        Group(
+            Signature((("hidden", repr(group)),)),
+            [Trial(Trial.name(i), i, {"hidden": group}) for i in range(group, trials, signatures)],
+        )
+        for group in range(signatures)
+    ]
+    return Measurer(config(profiles=str(folder), trials=trials, **values), source, code, few(), groups)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "trials", "signatures", "epochs", "values", "is_due", "in_arrays"),
+    [
+        (CARD, 64, 1, 20, {}, False, True),
+        (CARD, 2000, 1, 20, {}, False, True),
+        (CARD, 2, 1, 20000, {}, True, False),
+        (CARD, 64, 1, 100_000, {}, True, False),
+        (CARD, 64, 32, 1, {}, False, False),  # an array for each two trials takes longer than the trials
+        (CARD, 64, 1, 20, {"gpu": {"mode": "process"}}, False, False),
+        (CARD, 64, 1, 100_000, {"time_budget_s": 30.0}, False, True),
+        (CPU, 4, 1, 1, {}, False, True),
+        (CPU, 1, 1, 1, {}, False, False),
+    ],
+)
+def test_a_sweep_that_is_short_in_arrays_is_not_measured(
+    hardware: Hardware,
+    trials: int,
+    signatures: int,
+    epochs: int,
+    values: dict[str, Any],
+    is_due: bool,
+    in_arrays: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps of small networks take a GPU as long in an array as alone, so its time is not that of trials in turn."""
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    found, due = measurer_of(trials, signatures, tmp_path, epochs=epochs, **values).kept(hardware)
+    assert (due, found.prefers_arrays) == (is_due, in_arrays)
+    assert found.reference is None
+    assert found.source.endswith("in arrays)") == in_arrays
+
+
 def test_a_look_has_at_most_the_time_budget_s_length(tmp_path: Path) -> None:
     """A sweep of hours is not looked at, for it repays a probe; of its first minute a few steps tell enough."""
     source, code = locate("tests.models:Mlp", Path(__file__).parents[3])
