@@ -3,16 +3,20 @@
     python -m experiments.benchmarks.compiled_steps [--device cpu] [--precision float32] [--reorder]
 
 A figure is the norm of the difference between the changes over the norm of the eager change, of the member with the
-largest. "eager" compares two eager steps: what the device repeats by itself. --reorder lets the compiler reorder
-kernels to save memory, as raygpu does not with torch before 2.13.
+largest. "eager" compares two eager steps: what the device repeats by itself. "inputs off by 1e-6" compares the eager
+step with one of inputs that are off by a millionth: a network in which some activations are next to zero, where a ReLU
+has its corner, turns rounding into as much. --reorder lets the compiler reorder kernels to save memory, as raygpu does
+not with torch before 2.13.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from experiments.benchmarks import record
@@ -30,9 +34,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0.9}, "adam": {"eps
 """Adam has the smallest `eps` of raygpu's own audits: a gradient that is only rounding, as of a bias before a
 BatchNorm, then makes no step of full size."""
 RESNETS: dict[str, tuple[type[TorchExperiment], dict[str, Any]]] = {
-    "cpu": (SmallResNet, {"channels": 8}),
-    "cuda": (ResNet18, {"channels": 64}),
+    "small resnet": (SmallResNet, {"channels": 8}),
+    "resnet18": (ResNet18, {"channels": 64}),
 }
+OFF = 1e-6
+"""Relative change of the inputs with which the compiled step is compared."""
 
 
 def main() -> None:
@@ -43,7 +49,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.reorder:
         IN_ORDER["reorder_for_peak_memory"] = True
-    networks = {name: NETWORKS[name] for name in ("mlp", "cnn")} | {"resnet": RESNETS[arguments.device]}
+    networks = {name: NETWORKS[name] for name in ("mlp", "cnn")} | RESNETS
     differences: dict[str, dict[str, float]] = {}
     for name, (kind, shape) in networks.items():
         for optimizer, own in OPTIMIZERS.items():
@@ -52,6 +58,7 @@ def main() -> None:
             differences[f"{name}, {optimizer}"] = found = {
                 "eager": largest(changes(kind(), hp, arguments), eager),
                 "compiled": largest(changes(kind(), hp, arguments, compiled=True), eager),
+                f"inputs off by {OFF:g}": largest(changes(kind(), hp, arguments, off=OFF), eager),
             }
             print(f"{name}, {optimizer}: {found}", flush=True)
     part = f"{arguments.device}-torch{torch.__version__.partition('+')[0]}{'-reordered' if arguments.reorder else ''}"
@@ -59,13 +66,24 @@ def main() -> None:
 
 
 def changes(
-    experiment: TorchExperiment, hp: dict[str, Any], arguments: argparse.Namespace, *, compiled: bool = False
+    experiment: TorchExperiment,
+    hp: dict[str, Any],
+    arguments: argparse.Namespace,
+    *,
+    compiled: bool = False,
+    off: float = 0.0,
 ) -> list[torch.Tensor]:
-    """Return the change of all parameters in an array's first step, flat, a tensor for each member."""
+    """Return the change of all parameters in an array's first step, flat, a tensor for each member.
+
+    off: relative change of the inputs, at random.
+    """
     scale = 0.1 if hp["optimizer"] == "adam" else 1.0
     trials = [Trial(Trial.name(i), i, {**hp, "lr": scale * lr}) for i, lr in enumerate(LEARNING_RATES)]
     settings = Settings(1, torch.get_num_threads(), arguments.precision, Path())
     few = experiment.data().first(BATCH_SIZE)
+    inputs = np.asarray(few.train_inputs)
+    noise = 1 + off * np.random.default_rng(0).standard_normal(inputs.shape)
+    few = replace(few, train_inputs=(inputs * noise).astype(np.float32))
     array = TorchArray(experiment, few, trials, settings, device=torch.device(arguments.device))
     if compiled:
         array.program.compile(len(trials), array.batch_size)
