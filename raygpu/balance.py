@@ -34,9 +34,9 @@ from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
     LARGEST_PART,
-    BalanceResult,
-    Curve,
+    BalanceVerdict,
     MeasuredSplit,
+    ThroughputCurve,
     alike,
     around,
     balance_shares,
@@ -67,7 +67,7 @@ OPTIONS = {"write": "A new file for raygpu.train: this configuration with the ba
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BalanceResult:
     """The result of a balance: its summary and its run's folder."""
 
     summary: dict[str, Any]
@@ -82,7 +82,7 @@ def run(
     source_folder: Path | None = None,
     write: Path | None = None,
     console: LiveConsole | None = None,
-) -> Result:
+) -> BalanceResult:
     """Measure each device, train with balanced and equal shares by turns, and leave the results in `runs/<name>/`.
 
     write: the file of a configuration with the verdict's shares; by default in the run's folder. Raises BadInput, with
@@ -172,7 +172,7 @@ class _Measuring:
         """The global batch that raygpu.train takes with this configuration."""
         return spread(_equal(self.config), self.where.ranks, self.samples_per_epoch).parallel.global_batch
 
-    def verdict(self) -> BalanceResult:
+    def verdict(self) -> BalanceVerdict:
         """Measure the devices, then trainings with the resulting shares and with equal ones, and decide by both."""
         curves, wanted = self.devices()
         asked = self.config.chosen_batches is not None
@@ -182,7 +182,7 @@ class _Measuring:
             same = list(shares) == equal
             own, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
         self.readings |= trainings.readings
-        return BalanceResult(
+        return BalanceVerdict(
             curves=curves,
             groups=[] if asked else alike(curves),
             split=predict(curves, shares),
@@ -192,7 +192,7 @@ class _Measuring:
             asked=asked,
         )
 
-    def devices(self) -> tuple[list[Curve], tuple[int, ...]]:
+    def devices(self) -> tuple[list[ThroughputCurve], tuple[int, ...]]:
         """Measure each rank's speeds; return them with the split that follows, or with the requested one."""
         from raygpu.engines.profiling.device_benchmark import DeviceBenchmark
 
@@ -224,7 +224,7 @@ class _Measuring:
             self.readings = benchmark.readings
             benchmark.close()
 
-    def _whole(self, curves: Sequence[Curve]) -> int:
+    def _whole(self, curves: Sequence[ThroughputCurve]) -> int:
         """Return the global batch: the configuration's, or the fastest of at most a tenth of an epoch."""
         if not self.config.best_batch:
             return self.configured
@@ -279,7 +279,7 @@ class _Measuring:
         return own, its
 
 
-def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, write: Path | None) -> Result:
+def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceVerdict, write: Path | None) -> BalanceResult:
     """Print the table, and write the summary, the report and the configuration."""
     config, console, folder = measuring.prepared.config, measuring.console, measuring.folder
     assert isinstance(config, BalanceConfig)
@@ -311,7 +311,7 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
             console.line(f"MLflow: {log_balance(config, names, verdict, files, shown)}")
     finally:
         console.result(f"train with these shares: {typed('train')} {target}")
-    return Result(summary, folder.path)
+    return BalanceResult(summary, folder.path)
 
 
 def _require_writable(path: Path) -> None:

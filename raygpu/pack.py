@@ -51,7 +51,7 @@ SWITCHES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PackResult:
     """The result of a measurement: its profile, folder and verdict."""
 
     profile: Profile
@@ -60,7 +60,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparedProfiles:
     """The kept profiles of one training on several devices."""
 
     profiles: list[Profile]
@@ -79,7 +79,7 @@ class Advised:
 
 def run(
     config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: LiveConsole | None = None
-) -> Result:
+) -> PackResult:
     """Measure a training on one device, keep the profile, and leave table, plot and data in `runs/<name>/`.
 
     stem: first part of the name of a run that is not named. source_folder: the start of the experiment's relative
@@ -101,7 +101,7 @@ def run(
         _track(config, profile, {}, files, measurement_description(config, folder, verdict), console)
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
-    return Result(profile, folder.path, verdict)
+    return PackResult(profile, folder.path, verdict)
 
 
 def advise(
@@ -199,7 +199,7 @@ def _write(profile: Profile, folder: RunDirectory) -> list[Path]:
 
 def compare(
     config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: LiveConsole | None = None
-) -> Comparison:
+) -> ComparedProfiles:
     """Overlay the kept profiles of this training on all devices, per device and per Reference GPU Unit."""
     console = console or LiveConsole()
     measuring = find_training(config, stem, source_folder, console.lines)
@@ -219,7 +219,7 @@ def compare(
     data = ", synthetic data" if all(profile.synthetic for profile in found) else ""
     draw(f"{found[0].subject.source}{data}", device_figures(found, units), path)
     console.result(f"plot: {path}")
-    return Comparison(found, path)
+    return ComparedProfiles(found, path)
 
 
 def _main(arguments: Arguments) -> Outcome:

@@ -34,7 +34,7 @@ from raygpu.engines.cluster.service.handover import served
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Splits, reads_later
-from raygpu.planning.model_placements import Comparison, MeasuredPlacement, compare
+from raygpu.planning.model_placements import ComparedPlacements, MeasuredPlacement, compare
 from raygpu.planning.pipelines import Unit, balanced, fewest_stages
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
@@ -58,7 +58,7 @@ SWITCHES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PlacementResult:
     """The result of a comparison: its summary and its run's folder."""
 
     summary: dict[str, Any]
@@ -94,7 +94,7 @@ class _Planned:
 
 def run(
     config: PlaceConfig, *, stem: str = "place", source_folder: Path | None = None, console: LiveConsole | None = None
-) -> Result:
+) -> PlacementResult:
     """Train each placement by turns, and leave table, plot, traces and data in `runs/<name>/`.
 
     stem: first part of the name of a run that is not named. source_folder: the start of the experiment's relative
@@ -126,7 +126,7 @@ def run(
             console.result(f"MLflow: {url}")
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
-    return Result(summary, folder.path, verdict)
+    return PlacementResult(summary, folder.path, verdict)
 
 
 def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: LiveConsole) -> _Planned:
@@ -266,7 +266,7 @@ def _write(measured: Sequence[MeasuredPlacement], folder: RunDirectory) -> list[
     return files
 
 
-def _summary(planned: _Planned, measured: Sequence[MeasuredPlacement], found: Comparison) -> dict[str, Any]:
+def _summary(planned: _Planned, measured: Sequence[MeasuredPlacement], found: ComparedPlacements) -> dict[str, Any]:
     """Return the content of `summary.json`."""
     return {
         "name": planned.prepared.config.name,

@@ -29,7 +29,7 @@ from raygpu.workflow.population_checks import require_population
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.resumed_sweep import require_same_start
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
-from raygpu.workflow.sweep_run import Result as Result
+from raygpu.workflow.sweep_run import SweepResult as SweepResult
 from raygpu.workflow.trial_groups import grouped
 from raygpu.workflow.user_code import find, problem
 from raygpu.workflow.validation import apart, least, prepare
@@ -55,7 +55,7 @@ def run(
     retry_failed: bool = False,
     dry_run: bool = False,
     console: SweepConsole | None = None,
-) -> Result:
+) -> SweepResult:
     """Run a sweep, or go on with one, and leave its results in `runs/<name>/` and in MLflow.
 
     stem: first part of the name of a sweep that is not named. source_folder: the start of the experiment's relative
@@ -100,7 +100,7 @@ def run(
         if starting is None:
             if found.splits is None:
                 console.result(f"the {source.kind} itself was not tried: it runs in the sweep alone")
-            return Result({}, None, [])
+            return SweepResult({}, None, [])
         stages.end("dry_run")
         cluster = starting.wait()
         stages.end("ray")
@@ -122,7 +122,7 @@ def _main(arguments: Arguments) -> Outcome:
     return Outcome(result.exit_code, result.summary or None)
 
 
-def _run(arguments: Arguments) -> Result:
+def _run(arguments: Arguments) -> SweepResult:
     console = SweepConsole(json="json" in arguments.switches)
     retry = arguments.options.get("retry")
     if "resume" in arguments.options:

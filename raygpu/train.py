@@ -30,7 +30,7 @@ from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun
-from raygpu.workflow.training_run import Result as Result
+from raygpu.workflow.training_run import TrainingResult as TrainingResult
 from raygpu.workflow.user_code import find, training_problem
 from raygpu.workflow.validation import prepare_train
 from raygpu.workflow.warm_start import kept as kept_start
@@ -57,7 +57,7 @@ def run(
     resume: RunDirectory | None = None,
     dry_run: bool = False,
     console: TrainConsole | None = None,
-) -> Result:
+) -> TrainingResult:
     """Train, or go on with a training, and leave its checkpoints in `runs/<name>/` and its curves in MLflow.
 
     stem: first part of the name of a run that is not named. source_folder: the start of the experiment's relative
@@ -95,7 +95,7 @@ def run(
         planned = layout(own, found, local, simulated=simulated, global_batch=begun) if local is not None else None
         if starting is None:
             console.results(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])
-            return Result({}, None, False)
+            return TrainingResult({}, None, False)
         tree = open_store(config)
         stages.end("tracking")
         cluster = starting.wait()
@@ -115,7 +115,7 @@ def _main(arguments: Arguments) -> Outcome:
     return Outcome(_exit_code(result), result.summary or None)
 
 
-def _exit_code(result: Result) -> int:
+def _exit_code(result: TrainingResult) -> int:
     """Return the exit code: 0; 1 without a checkpoint of a finite score; 3 if MLflow lacks a part; 130 after Ctrl-C."""
     if result.interrupted:
         return 130
@@ -124,7 +124,7 @@ def _exit_code(result: Result) -> int:
     return INCOMPLETE if incomplete(result.summary) else 0
 
 
-def _run(arguments: Arguments) -> Result:
+def _run(arguments: Arguments) -> TrainingResult:
     console = TrainConsole(json="json" in arguments.switches)
     options = arguments.options
     if "resume" in options:

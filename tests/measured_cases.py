@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from raygpu.planning.advice import Scaling, Speedup, advise
-from raygpu.planning.batch_balancing import BalanceResult, Curve, MeasuredSplit, PredictedSplit
+from raygpu.planning.batch_balancing import BalanceVerdict, MeasuredSplit, PredictedSplit, ThroughputCurve
 from raygpu.planning.confidence import Interval
-from raygpu.planning.model_placements import MeasuredPlacement, Operation, StepProfile, Turn, compare
+from raygpu.planning.model_placements import MeasuredPlacement, Operation, PlacementTurn, StepProfile, compare
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.records.device import Device
 from raygpu.records.run_data import RunData
@@ -54,8 +54,8 @@ def place_folder(folder: Path) -> RunDirectory:
     run = folder_of(folder, "place", {})
     step = StepProfile(0.02, 0.005, 4, 2**20, (Operation("aten::mm", 0.008), Operation("copy", 0.005)))
     turns = {
-        "one_device": [Turn(s, 0.5, (2.0, 0.0), profile=step) for s in (2.0, 2.1, 2.2)],
-        "towers": [Turn(s, 0.5, (1.0, 1.1), profile=step) for s in (1.0, 1.05, 1.1)],
+        "one_device": [PlacementTurn(s, 0.5, (2.0, 0.0), profile=step) for s in (2.0, 2.1, 2.2)],
+        "towers": [PlacementTurn(s, 0.5, (1.0, 1.1), profile=step) for s in (1.0, 1.05, 1.1)],
         "alternating": [],
     }
     measured = [
@@ -86,13 +86,13 @@ def balance_folder(folder: Path, *, unequal: bool = True) -> RunDirectory:
     """Write the folder of a balance over an A100 and a T4; of two alike with equal shares alone."""
     run = folder_of(folder, "balance", {"ratios": "equal"})
     curves = [
-        Curve({16: rate, 32: 1.2 * rate}, "asked", {16: [rate, 1.1 * rate, rate], 32: [1.2 * rate] * 3})
+        ThroughputCurve({16: rate, 32: 1.2 * rate}, "asked", {16: [rate, 1.1 * rate, rate], 32: [1.2 * rate] * 3})
         for rate in (1000.0, 500.0 if unequal else 1000.0)
     ]
     shares = (40, 24) if unequal else (32, 32)
     tried = MeasuredSplit(shares, ((900.0, 500.0), (950.0, 510.0), (910.0, 505.0)))
     equal = MeasuredSplit((32, 32), ((500.0, 500.0), (510.0, 510.0), (505.0, 505.0))) if unequal else None
-    verdict = BalanceResult(curves, [[0], [1]], PredictedSplit(shares, 1500.0), tried, equal)
+    verdict = BalanceVerdict(curves, [[0], [1]], PredictedSplit(shares, 1500.0), tried, equal)
     devices = [Device(0, "node", "0", "A100"), Device(1, "node", "1", "T4")]
     summary = balance_results.summary(run.name, 64, devices, verdict, {0: {"power_w": 300.0}})
     run.write_summary(summary | {"lines": ["verdict: balanced is 1.40x the equal split"]})

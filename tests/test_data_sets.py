@@ -12,7 +12,7 @@ from raygpu import balance, pack, place, sweep, train
 from raygpu.config import BalanceConfig, PackConfig, PlaceConfig
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
-from raygpu.sweep import Result
+from raygpu.sweep import SweepResult
 from raygpu.training.base import Settings
 from raygpu.training.torch.solo import TorchSolo
 from raygpu.workflow import packing
@@ -28,7 +28,7 @@ def test_samples_that_are_read_are_the_same_in_both_modes_and_read_once(
 ) -> None:
     monkeypatch.setenv("READS_FILE", str(tmp_path / "reads.txt"))
 
-    def swept(mode: str) -> tuple[Any, Result]:
+    def swept(mode: str) -> tuple[Any, SweepResult]:
         config = sweep_config(
             name=mode,
             experiment="tests.data_set_cases:Read",

@@ -20,7 +20,7 @@ from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
 from raygpu.records import activity
 from raygpu.records.run_directory import RunDirectory
-from raygpu.sweep import Result
+from raygpu.sweep import SweepResult
 from raygpu.tracking.session import SweepSession
 from raygpu.workflow.promotion import promoted
 from tests.fakes.nvml import FakeNvml
@@ -28,12 +28,12 @@ from tests.fakes.nvml import FakeNvml
 pytestmark = pytest.mark.timeout(900)
 
 
-def rows(result: Result) -> dict[str, dict[str, str]]:
+def rows(result: SweepResult) -> dict[str, dict[str, str]]:
     with (result.folder / "trials.csv").open() as file:
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
-def runs(config: Any, result: Result) -> tuple[Any, dict[str, Any]]:
+def runs(config: Any, result: SweepResult) -> tuple[Any, dict[str, Any]]:
     """The parent run, and the children by trial."""
     client = MlflowClient(config.tracking.uri)
     parent = client.get_run(result.summary["tracking"]["run_id"])
@@ -105,7 +105,7 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} >= {"config.toml", "summary.json"}
 
 
-def run_told(config: Any, **options: Any) -> tuple[Result, str]:
+def run_told(config: Any, **options: Any) -> tuple[SweepResult, str]:
     """The result, and what a person saw."""
     shown = io.StringIO()
     return sweep.run(config, console=SweepConsole(stream=shown), **options), shown.getvalue()

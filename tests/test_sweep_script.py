@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig, TrainConfig, load
-from raygpu.sweep import Result
+from raygpu.sweep import SweepResult
 from raygpu.workflow.opened_run import SweepRun, open_run
 
 pytestmark = pytest.mark.timeout(900)
@@ -33,7 +33,7 @@ print("by", os.environ["RAYGPU_SOURCE_FOLDER"])
 METRICS = {"loss": r"Average loss: (\S+),", "score": r"Accuracy: \S+ \((\S+)%\)"}
 
 
-def run_told(config: SweepConfig, folder: Path) -> tuple[Result, str]:
+def run_told(config: SweepConfig, folder: Path) -> tuple[SweepResult, str]:
     shown = io.StringIO()
     result = sweep.run(config, source_folder=folder, console=SweepConsole(stream=shown))
     return result, " ".join(shown.getvalue().split())

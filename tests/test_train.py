@@ -67,15 +67,15 @@ def without_tracking(make: Make, **values: Any) -> TrainConfig:
 def test_the_exit_code_tells_of_a_training_without_a_score(
     monkeypatch: pytest.MonkeyPatch, best: dict[str, float] | None, interrupted: bool, code: int
 ) -> None:
-    monkeypatch.setattr(train, "_run", lambda arguments: train.Result({"best": best}, None, interrupted))
+    monkeypatch.setattr(train, "_run", lambda arguments: train.TrainingResult({"best": best}, None, interrupted))
     assert train.main(["--warm-start"]) == code
 
 
-def last_checkpoint(result: train.Result) -> Path:
+def last_checkpoint(result: train.TrainingResult) -> Path:
     return Path(RunDirectory(result.folder).training_checkpoints()[0].uri)
 
 
-def last(result: train.Result) -> dict[str, torch.Tensor]:
+def last(result: train.TrainingResult) -> dict[str, torch.Tensor]:
     """The parameters of the last checkpoint."""
     state = torch.load(last_checkpoint(result) / "checkpoint.pt", weights_only=True)
     return dict(state["model"])
@@ -139,7 +139,7 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
     assert np.allclose(predicted, np.stack(outputs), atol=1e-6)
 
 
-def by_run(found: sweep.Result, sweep_config: Any) -> None:
+def by_run(found: sweep.SweepResult, sweep_config: Any) -> None:
     """The same from MLflow alone; and another trial than the best."""
     folder = promoted(str(found.folder), TrackingSection, True)
     run_id, uri = found.summary["tracking"]["run_id"], found.summary["tracking"]["uri"]
@@ -210,7 +210,7 @@ def test_a_training_that_diverges_ends_and_its_best_model_of_named_inputs_is_reg
 def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
     sharding: str, config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(name: str, **hp: Any) -> train.Result:
+    def run(name: str, **hp: Any) -> train.TrainingResult:
         # The score of the first epoch stays the best: a later one need not beat it.
         wanted = {"experiment": "tests.train_cases:Disturbed", "metric": "size", "direction": "min", "name": name}
         source = {"sweep": "search", "trial_id": "t0003", "score": 0.0}
@@ -218,7 +218,7 @@ def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
             config(**wanted, registered_name="worse", source=source, sharding=sharding, hyperparameters=hp)
         )
 
-    def resumed(folder: RunDirectory, **values: Any) -> train.Result:
+    def resumed(folder: RunDirectory, **values: Any) -> train.TrainingResult:
         settings = load(folder.config, {}, TrainConfig).model_copy(update=values)
         return train.run(
             settings, source_folder=folder.source_folder, resume=RunDirectory.existing(folder.path, "train")
@@ -269,7 +269,7 @@ def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
     assert "has ended already" in out
 
 
-def keras_last(result: train.Result) -> dict[str, np.ndarray]:
+def keras_last(result: train.TrainingResult) -> dict[str, np.ndarray]:
     """The parameters of the last checkpoint, and the optimizer's."""
     folder = last_checkpoint(result)
     with h5py.File(folder / "model.weights.h5") as file, np.load(folder / "optimizer.npz") as optimizer:
@@ -282,7 +282,7 @@ def keras_last(result: train.Result) -> dict[str, np.ndarray]:
 def test_a_keras_model_of_named_inputs_from_killed_workers_to_the_registry(config: Make, tmp_path: Path) -> None:
     """Two processes, one of which is killed, beside two devices of one process."""
 
-    def run(name: str, deaths: list[int], **values: Any) -> train.Result:
+    def run(name: str, deaths: list[int], **values: Any) -> train.TrainingResult:
         hp = {"folder": str(tmp_path), "deaths": deaths}
         return train.run(
             config(experiment="tests.keras_cases:KerasFragile", hyperparameters=hp, name=name, epochs=3, **values)

@@ -54,7 +54,7 @@ def config(ray_address: str, new_store: Callable[[Path], str], tmp_path: Path) -
     return partial(configuration, ray_address, tmp_path)
 
 
-def resumed(result: train.Result) -> train.Result:
+def resumed(result: train.TrainingResult) -> train.TrainingResult:
     folder = RunDirectory.existing(result.folder, "train")
     return train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
 
@@ -76,7 +76,7 @@ def test_the_best_trial_trains_to_the_same_reports_undisturbed_and_resumed(
     origin = promoted(str(found.folder), TrackingSection, False)
     given = config("walk").model_dump(include={"name", "runs_dir", "tracking", "cluster"})
 
-    def run(name: str, **hp: Any) -> train.Result:
+    def run(name: str, **hp: Any) -> train.TrainingResult:
         wanted = TrainConfig.model_validate(origin.values | given | {"name": name})
         wanted = wanted.model_copy(update={"hyperparameters": {**wanted.hyperparameters, "label": name, **hp}})
         return train.run(wanted, source_folder=origin.source_folder)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from raygpu.cli import profile_view
 from raygpu.cli.formatting import aligned, interval, throughput
 from raygpu.planning import confidence
-from raygpu.planning.batch_balancing import LARGEST_PART, BalanceResult, MeasuredSplit, relative
+from raygpu.planning.batch_balancing import LARGEST_PART, BalanceVerdict, MeasuredSplit, relative
 from raygpu.planning.batches import num_batches
 from raygpu.planning.confidence import spread_text
 from raygpu.records.device import Device
@@ -16,7 +16,7 @@ from raygpu.records.device import Device
 READINGS = {name: profile_view.READINGS[name] for name in ("util_pct", "power_w", "temperature_c")}
 
 
-def table(devices: Sequence[Device], verdict: BalanceResult, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
+def table(devices: Sequence[Device], verdict: BalanceVerdict, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
     """Return a table with a line for each rank. devices: of the ranks. readings: NVML's, by device index."""
     told = [name for name in READINGS if any(name in reading for reading in readings.values())]
     head = ["rank", "device", "best batch", "samples/s", "speed over the mean", "share", "alone with it"]
@@ -31,7 +31,7 @@ def table(devices: Sequence[Device], verdict: BalanceResult, readings: Mapping[i
     return aligned(rows)
 
 
-def lines(verdict: BalanceResult) -> list[str]:
+def lines(verdict: BalanceVerdict) -> list[str]:
     """Return lines on the measured devices and trainings, and the shares that follow."""
     tried, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
     found = [f"predicted, without the exchange between devices: {throughput(verdict.split.samples_per_s)}"]

@@ -7,7 +7,7 @@ from statistics import stdev
 
 from raygpu.cli.formatting import aligned, interval
 from raygpu.config.sections import ONE
-from raygpu.planning.model_placements import Comparison, MeasuredPlacement, StepProfile
+from raygpu.planning.model_placements import ComparedPlacements, MeasuredPlacement, StepProfile
 from raygpu.planning.pipelines import bubble
 
 NUM_OPERATIONS = 4
@@ -15,7 +15,7 @@ NOTABLE = 1e-3
 """Relative difference of losses that rounding does not explain."""
 
 
-def table(measured: Sequence[MeasuredPlacement], found: Comparison) -> list[str]:
+def table(measured: Sequence[MeasuredPlacement], found: ComparedPlacements) -> list[str]:
     """Return a table with a line for each placement."""
     num_devices = max((len(each.memory_gib) for each in measured), default=0)
     head = ["placement", "s an epoch", "speed-up", "copies a step", "MiB a step", "share of device time"]
@@ -65,7 +65,9 @@ def details(measured: Sequence[MeasuredPlacement]) -> list[str]:
     return lines
 
 
-def verdict(measured: Sequence[MeasuredPlacement], found: Comparison, *, simulated: bool, device: str) -> list[str]:
+def verdict(
+    measured: Sequence[MeasuredPlacement], found: ComparedPlacements, *, simulated: bool, device: str
+) -> list[str]:
     """Return the verdict in a sentence, and lines on what it cannot say. device: name of the devices."""
     lines = [f"verdict: {_sentence(measured, found)}"]
     for name, difference in found.loss_differences.items():
@@ -94,7 +96,7 @@ def memory_lines(measured: Sequence[MeasuredPlacement], fewest_devices: int | No
     return [f"as a pipeline it needs {fewest_devices} devices or more, by the measured memory of the model's parts"]
 
 
-def _sentence(measured: Sequence[MeasuredPlacement], found: Comparison) -> str:
+def _sentence(measured: Sequence[MeasuredPlacement], found: ComparedPlacements) -> str:
     best = found.best
     if best is None:
         return "no placement could be trained"

@@ -36,7 +36,7 @@ Ended = Literal["memory", "gain", "data", "asked"]
 
 
 @dataclass(slots=True)
-class Curve:
+class ThroughputCurve:
     """One device's samples/s by its batch, from small to large."""
 
     rates: dict[int, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Curve:
         return max(straight, 0.1 * y0 * batch / x0)  # noise may have it fall to nothing
 
 
-def relative(curves: Sequence[Curve]) -> list[Interval]:
+def relative(curves: Sequence[ThroughputCurve]) -> list[Interval]:
     """Return each device's speed over the geometric mean of all, from rounds in which all were measured; 1 for a single
     device."""
     found = []
@@ -95,7 +95,7 @@ def relative(curves: Sequence[Curve]) -> list[Interval]:
     return found
 
 
-def alike(curves: Sequence[Curve]) -> list[list[int]]:
+def alike(curves: Sequence[ThroughputCurve]) -> list[list[int]]:
     """Group the devices whose speeds do not differ beyond noise, the fastest group first.
 
     A device joins a group unless its rounds, paired with those of each member, exclude equality. Among many pairs some
@@ -113,7 +113,7 @@ def alike(curves: Sequence[Curve]) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def differ(one: Curve, other: Curve, confidence: float = CONFIDENCE) -> bool:
+def differ(one: ThroughputCurve, other: ThroughputCurve, confidence: float = CONFIDENCE) -> bool:
     """Return whether the rounds of two devices show that one is faster, by more than NEGLIGIBLE."""
     batches = [batch for batch in one.rounds if batch in other.rounds]
     pairs = [pair for batch in batches for pair in zip(one.rounds[batch], other.rounds[batch], strict=False)]
@@ -123,7 +123,7 @@ def differ(one: Curve, other: Curve, confidence: float = CONFIDENCE) -> bool:
     return found.low > 1 + NEGLIGIBLE or found.high < 1 / (1 + NEGLIGIBLE)
 
 
-def level_groups(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Curve]:
+def level_groups(curves: Sequence[ThroughputCurve], groups: Sequence[Sequence[int]]) -> list[ThroughputCurve]:
     """Replace each device's speeds by the mean speeds of its group; memory limits stay each device's own."""
     found = list(curves)
     for group in groups:
@@ -131,7 +131,7 @@ def level_groups(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> li
         rates = {batch: math.exp(fmean(math.log(curves[rank].rates[batch]) for rank in group)) for batch in batches}
         for rank in group if rates else ():
             own = {batch: rates.get(batch, rate) for batch, rate in curves[rank].rates.items()}
-            found[rank] = Curve(own, curves[rank].ended, curves[rank].rounds)
+            found[rank] = ThroughputCurve(own, curves[rank].ended, curves[rank].rounds)
     return found
 
 
@@ -187,13 +187,13 @@ class PredictedSplit:
         return sum(self.shares)
 
 
-def predict(curves: Sequence[Curve], shares: Sequence[int]) -> PredictedSplit:
+def predict(curves: Sequence[ThroughputCurve], shares: Sequence[int]) -> PredictedSplit:
     """Return this split with its predicted throughput."""
     slowest = max(curve.step_s(share) for curve, share in zip(curves, shares, strict=True))
     return PredictedSplit(tuple(shares), sum(shares) / slowest)
 
 
-def balance_shares(curves: Sequence[Curve], global_batch: int | None = None) -> PredictedSplit:
+def balance_shares(curves: Sequence[ThroughputCurve], global_batch: int | None = None) -> PredictedSplit:
     """Return the split with which all devices take the same time for a step.
 
     global_batch: None for the largest with which no device has more than its best batch.
@@ -215,10 +215,10 @@ def balance_shares(curves: Sequence[Curve], global_batch: int | None = None) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class BalanceResult:
+class BalanceVerdict:
     """The measurements of a split, and the shares that follow."""
 
-    curves: Sequence[Curve]
+    curves: Sequence[ThroughputCurve]
     groups: Sequence[Sequence[int]]
     """Ranks in groups of equal speed, within noise; empty if a person chose the shares."""
     split: PredictedSplit

@@ -49,7 +49,7 @@ class StepProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PlacementTurn:
     """One turn of a placement: the model made anew, warmed up, and trained for an epoch."""
 
     epoch_s: float
@@ -76,7 +76,7 @@ class MeasuredPlacement:
     """Submodules with which the second and later stages of a pipeline begin; a stage is on a device of its own."""
     micro_batches: int = 1
     """Parts of a batch that follow each other through a pipeline."""
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[PlacementTurn, ...] = ()
     fault: str | None = None
     """Why it could not be trained, in one line."""
 
@@ -105,7 +105,7 @@ class MeasuredPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparedPlacements:
     """The fastest placement, and what was gained over one device."""
 
     best: MeasuredPlacement | None
@@ -146,7 +146,7 @@ def alternating(units: Sequence[str], num_devices: int) -> dict[str, int]:
     return {unit: place % num_devices for place, unit in enumerate(units)}
 
 
-def compare(measured: Sequence[MeasuredPlacement]) -> Comparison:
+def compare(measured: Sequence[MeasuredPlacement]) -> ComparedPlacements:
     """Compare the placements with one device, turn by turn.
 
     The best is the fastest by its mean among those that the turns show to be faster than one device; else one device.
@@ -155,16 +155,16 @@ def compare(measured: Sequence[MeasuredPlacement]) -> Comparison:
     sound = [placement for placement in measured if placement.turns]
     one = next((placement for placement in sound if placement.name == ONE), None)
     if one is None:
-        return Comparison(min(sound, key=lambda each: each.epoch_s, default=None), {}, {})
+        return ComparedPlacements(min(sound, key=lambda each: each.epoch_s, default=None), {}, {})
     seconds = [turn.epoch_s for turn in one.turns]
     speedups = {each.name: ratio(seconds, [turn.epoch_s for turn in each.turns]) for each in sound if each is not one}
     faster = [each for each in sound if each is not one and speedups[each.name].low > 1]
     best = min(faster, key=lambda each: each.epoch_s, default=one)
     differences = {each.name: _difference(each.turns, one.turns) for each in sound}
-    return Comparison(best, {ONE: Interval.exactly(1.0)} | speedups, differences)
+    return ComparedPlacements(best, {ONE: Interval.exactly(1.0)} | speedups, differences)
 
 
-def _difference(turns: Sequence[Turn], others: Sequence[Turn]) -> float:
+def _difference(turns: Sequence[PlacementTurn], others: Sequence[PlacementTurn]) -> float:
     """Return the largest relative difference between the losses of turns in pairs."""
     pairs = zip(turns, others, strict=True)
     return max(abs(turn.loss - other.loss) / max(abs(other.loss), SMALLEST_LOSS) for turn, other in pairs)

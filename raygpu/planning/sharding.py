@@ -17,7 +17,7 @@ MOST = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterSize:
     """Size of a parameter of a model."""
 
     count: int
@@ -41,7 +41,7 @@ class TrainingState:
     """Bytes of the parameters that a sharded model gathers at once: those of its root, and of its largest block."""
 
     @classmethod
-    def of(cls, parameters: Iterable[Parameter], *, num_buffers: int, largest: int) -> TrainingState:
+    def of(cls, parameters: Iterable[ParameterSize], *, num_buffers: int, largest: int) -> TrainingState:
         """Add up the bytes of a model. num_buffers: of the optimizer for each parameter. largest: see the field."""
         sizes = list(parameters)
         trained = sum(each.count * each.itemsize for each in sizes if each.trains)

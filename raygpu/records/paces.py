@@ -36,7 +36,7 @@ class Holder:
     """Seconds in which the array was made, and its width chosen."""
 
 
-class Pool:
+class SortedPaces:
     """Paces of Tune trials, to be drawn from."""
 
     def __init__(self, paces: Sequence[float]) -> None:
@@ -53,8 +53,8 @@ class Pool:
 class Paces:
     """Seconds of an epoch, in members' own times, by kind; and the fixed part of an array's epoch."""
 
-    by_kind: Mapping[int, Pool]
-    every: Pool
+    by_kind: Mapping[int, SortedPaces]
+    every: SortedPaces
     own: Mapping[int, float]
     """Pace of each holder, by the identity of its object."""
     fixed: float
@@ -72,14 +72,14 @@ class Paces:
         for held in holders:
             if id(held) in own:
                 by_kind.setdefault(held.kind, []).append(held)
-        pools = {kind: Pool([own[id(held)] for held in _later(of)]) for kind, of in by_kind.items()}
+        pools = {kind: SortedPaces([own[id(held)] for held in _later(of)]) for kind, of in by_kind.items()}
         if seen := [(sizes[kind], pool.mean) for kind, pool in pools.items() if kind in sizes and pool.mean > 0]:
             others = {kind: size for kind, size in sizes.items() if kind not in pools}
-            pools |= {kind: Pool([predicted_pace(seen, size)]) for kind, size in others.items()}
-        every = Pool([own[id(held)] for of in by_kind.values() for held in _later(of)])
+            pools |= {kind: SortedPaces([predicted_pace(seen, size)]) for kind, size in others.items()}
+        every = SortedPaces([own[id(held)] for of in by_kind.values() for held in _later(of)])
         return cls(pools, every, own, fixed)
 
-    def of_kind(self, kind: int) -> Pool:
+    def of_kind(self, kind: int) -> SortedPaces:
         """Return the paces of a kind; those of all kinds for a kind without any."""
         return self.by_kind.get(kind, self.every)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.config import BalanceConfig, PackConfig, PlaceConfig, ProblemConfig
-from raygpu.planning.batch_balancing import BalanceResult
-from raygpu.planning.model_placements import Comparison, MeasuredPlacement
+from raygpu.planning.batch_balancing import BalanceVerdict
+from raygpu.planning.model_placements import ComparedPlacements, MeasuredPlacement
 from raygpu.planning.profiles import Profile
 from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
@@ -49,7 +49,7 @@ def log_profile(
 
 
 def log_balance(
-    config: BalanceConfig, devices: Sequence[str], verdict: BalanceResult, files: Sequence[Path], description: str
+    config: BalanceConfig, devices: Sequence[str], verdict: BalanceVerdict, files: Sequence[Path], description: str
 ) -> str:
     """Log a balance as one run: each device's speed by its batch, and the trainings' throughput, turn by turn.
 
@@ -80,7 +80,7 @@ def log_placements(
     config: PlaceConfig,
     device: str,
     measured: Sequence[MeasuredPlacement],
-    found: Comparison,
+    found: ComparedPlacements,
     files: Sequence[Path],
     description: str,
 ) -> str:

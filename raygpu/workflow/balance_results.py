@@ -11,7 +11,7 @@ import tomli_w
 
 from raygpu.config import BalanceConfig, TrainConfig
 from raygpu.errors import redacted
-from raygpu.planning.batch_balancing import BalanceResult, relative
+from raygpu.planning.batch_balancing import BalanceVerdict, relative
 from raygpu.planning.confidence import Interval
 from raygpu.records.device import Device
 from raygpu.records.json_files import rounded
@@ -21,7 +21,7 @@ def summary(
     name: str | None,
     configured: int,
     devices: Sequence[Device],
-    verdict: BalanceResult,
+    verdict: BalanceVerdict,
     readings: Mapping[int, Mapping[str, float]],
 ) -> dict[str, Any]:
     """Return the content of `summary.json`.
@@ -68,7 +68,7 @@ def _ends(value: Interval) -> list[float | None]:
     return [round(end, 4) if math.isfinite(end) else None for end in (value.middle, value.low, value.high)]
 
 
-def write_train(config: BalanceConfig, verdict: BalanceResult, path: Path) -> None:
+def write_train(config: BalanceConfig, verdict: BalanceVerdict, path: Path) -> None:
     """Write the configuration with the verdict's batch and shares as a file for raygpu.train."""
     values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
     own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)

@@ -58,7 +58,7 @@ LIMITS = ("trial_timeout_s", "silence_timeout_s", "time_budget_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SweepResult:
     """The result of a sweep."""
 
     summary: dict[str, Any]
@@ -333,7 +333,7 @@ class SweepUnderWay:
         if self.config.command is not None:
             self.cluster.close()
 
-    def finish(self) -> Result:
+    def finish(self) -> SweepResult:
         """Write the results' files, end the runs in MLflow, and print the end."""
         self.stages.end("ray_end")
         disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: self.interrupted)
@@ -361,7 +361,7 @@ class SweepUnderWay:
         best, failures = self._show_best(), self.records.failures()
         where = [failure_advice(failures, self.found.source.kind), self.session.next_line(), *report]
         self.console.results(ending(self.summary, failures, self.folder, where, self.interrupted))
-        return Result(self.summary, self.folder.path, best, self.interrupted, failures)
+        return SweepResult(self.summary, self.folder.path, best, self.interrupted, failures)
 
     def _show_best(self) -> list[TrialRecord]:
         """Print the table of the five best trials, or sets, and what can be said of the best one; return the trials."""

@@ -53,7 +53,7 @@ FAILED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TrainingResult:
     """The result of a training."""
 
     summary: dict[str, Any]
@@ -308,7 +308,7 @@ class TrainingRun:
             self.timeline.host(psutil.cpu_percent())
         self.timeline.flush()
 
-    def finish(self, ended: TrainingOutcome) -> Result:
+    def finish(self, ended: TrainingOutcome) -> TrainingResult:
         """Write the summary, keep the model, and end the run in MLflow."""
         from raygpu.engines.train.best_checkpoint import best_of, lost_line
 
@@ -354,7 +354,7 @@ class TrainingRun:
             self.folder.hand_over()
         self._print_end(summary, interrupted)
         self.console.results(report)
-        return Result(summary, self.folder.path, interrupted)
+        return TrainingResult(summary, self.folder.path, interrupted)
 
     @property
     def _is_function(self) -> bool:

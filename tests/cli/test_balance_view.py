@@ -6,20 +6,20 @@ import pytest
 
 from raygpu.cli import balance_view
 from raygpu.cli.balance_view import Step
-from raygpu.planning.batch_balancing import BalanceResult, Curve, MeasuredSplit, PredictedSplit
+from raygpu.planning.batch_balancing import BalanceVerdict, MeasuredSplit, PredictedSplit, ThroughputCurve
 from raygpu.records.device import Device
 
 DEVICES = [Device(0, "node", "0", "A100"), Device(1, "node", "1", "T4")]
 
 
-def verdict(turns: list[float], equal: list[float] | None, **values: object) -> BalanceResult:
+def verdict(turns: list[float], equal: list[float] | None, **values: object) -> BalanceVerdict:
     rates = {16: [900.0, 950.0, 1000.0], 32: [1800.0, 1700.0, 2000.0]}
-    curves = [Curve({size: each[0] for size, each in rates.items()}, "asked", dict(rates)) for _ in DEVICES]
+    curves = [ThroughputCurve({size: each[0] for size, each in rates.items()}, "asked", dict(rates)) for _ in DEVICES]
     shares = (42, 22) if equal is not None else (32, 32)
     job = MeasuredSplit(shares, tuple((0.6 * rate, 0.4 * rate) for rate in turns))
     other = MeasuredSplit((32, 32), tuple((0.5 * rate, 0.5 * rate) for rate in equal)) if equal is not None else None
     groups = values.pop("groups", [[0], [1]])
-    return BalanceResult(curves, groups, PredictedSplit(shares, 4000.0), job, other, **values)  # type: ignore[arg-type]
+    return BalanceVerdict(curves, groups, PredictedSplit(shares, 4000.0), job, other, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def verdict(turns: list[float], equal: list[float] | None, **values: object) -> 
         (verdict([900.0], None, fits=False), "equal shares: out of memory"),
     ],
 )  # fmt: skip
-def test_the_last_line_is_carried_by_the_spread(found: BalanceResult, last: str) -> None:
+def test_the_last_line_is_carried_by_the_spread(found: BalanceVerdict, last: str) -> None:
     assert balance_view.lines(found)[-1] == last
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygpu.planning.batch_balancing import (
-    BalanceResult,
-    Curve,
+    BalanceVerdict,
     MeasuredSplit,
     PredictedSplit,
+    ThroughputCurve,
     alike,
     around,
     balance_shares,
@@ -26,13 +26,13 @@ from raygpu.planning.batch_balancing import (
 )
 
 
-def curve(fixed_s: float, samples_per_s: float, sizes: Sequence[int] = (16, 32, 64, 128, 256, 512)) -> Curve:
+def curve(fixed_s: float, samples_per_s: float, sizes: Sequence[int] = (16, 32, 64, 128, 256, 512)) -> ThroughputCurve:
     """Of a device whose step has a cost of its own beside that of each sample."""
-    return Curve({size: size / (fixed_s + size / samples_per_s) for size in sizes})
+    return ThroughputCurve({size: size / (fixed_s + size / samples_per_s) for size in sizes})
 
 
 def test_a_climb_ends_after_two_doublings_without_a_gain() -> None:
-    found = Curve()
+    found = ThroughputCurve()
     for batch, rate in ((16, 100.0), (32, 190.0), (64, 192.0), (128, 240.0)):
         found.tell(batch, rate)
         assert found.ended is None, f"{batch} is one doubling after a gain at most"
@@ -69,7 +69,7 @@ def test_memory_bounds_a_share() -> None:
 
 
 def test_one_measured_batch_tells_of_others_in_proportion() -> None:
-    assert Curve({100: 50.0}).step_s(10) == pytest.approx(0.2)
+    assert ThroughputCurve({100: 50.0}).step_s(10) == pytest.approx(0.2)
 
 
 def test_an_out_of_memory_lowers_all_by_a_fifth() -> None:
@@ -81,7 +81,7 @@ def test_an_out_of_memory_lowers_all_by_a_fifth() -> None:
 
 def test_a_device_without_a_measurement() -> None:
     with pytest.raises(ValueError, match="no batch was measured"):
-        _ = Curve().best
+        _ = ThroughputCurve().best
 
 
 def measured(
@@ -91,12 +91,12 @@ def measured(
     rounds: int = 6,
     batch: int = 32,
     fixed_s: float = 0.001,
-) -> list[Curve]:
+) -> list[ThroughputCurve]:
     """Curves of devices with these true speeds, each round of each disturbed on its own by Student's t with two degrees
     of freedom: one window in ten is off by half or more, as on a machine that others use."""
     found = []
     for speed in speeds:
-        curve = Curve()
+        curve = ThroughputCurve()
         for size in around(batch, 8 * batch):
             true = size / (fixed_s + size / speed)
             windows = [*(true * np.exp(np.clip(noise * random.standard_t(2, size=rounds), -4, 4)))]
@@ -147,20 +147,20 @@ def test_two_of_one_kind_and_one_of_another() -> None:
 
 
 def test_one_round_shows_no_difference() -> None:
-    one, other = Curve({32: 1000.0}, None, {32: [1000.0]}), Curve({32: 100.0}, None, {32: [100.0]})
+    one, other = ThroughputCurve({32: 1000.0}, None, {32: [1000.0]}), ThroughputCurve({32: 100.0}, None, {32: [100.0]})
     assert not differ(one, other)
-    assert not differ(one, Curve({32: 100.0}))
-    assert not differ(Curve({32: 1e3}, None, {32: [1e3] * 9}), Curve({32: 990.0}, None, {32: [990.0] * 9})), (
-        "negligible"
-    )
+    assert not differ(one, ThroughputCurve({32: 100.0}))
+    assert not differ(
+        ThroughputCurve({32: 1e3}, None, {32: [1e3] * 9}), ThroughputCurve({32: 990.0}, None, {32: [990.0] * 9})
+    ), "negligible"
 
 
 def job(shares: Sequence[int], *rates: float) -> MeasuredSplit:
     return MeasuredSplit(tuple(shares), tuple((0.5 * rate, 0.5 * rate) for rate in rates))
 
 
-def verdict(balanced_job: MeasuredSplit, equal: MeasuredSplit | None, **values: object) -> BalanceResult:
-    return BalanceResult([], [[0], [1]], PredictedSplit(balanced_job.shares, 1.0), balanced_job, equal, **values)  # type: ignore[arg-type]
+def verdict(balanced_job: MeasuredSplit, equal: MeasuredSplit | None, **values: object) -> BalanceVerdict:
+    return BalanceVerdict([], [[0], [1]], PredictedSplit(balanced_job.shares, 1.0), balanced_job, equal, **values)  # type: ignore[arg-type]
 
 
 def test_shares_are_unequal_only_where_the_job_shows_a_gain() -> None:

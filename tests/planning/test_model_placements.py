@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from raygpu.errors import BadInput
-from raygpu.planning.model_placements import MeasuredPlacement, Turn, alternating, compare, resolve
+from raygpu.planning.model_placements import MeasuredPlacement, PlacementTurn, alternating, compare, resolve
 
 KNOWN = ["user_tower", "user_tower.dense", "item_tower", "join"]
 
 
 def placement(name: str, *seconds: float, loss: float = 1.0) -> MeasuredPlacement:
-    return MeasuredPlacement(name, {}, turns=tuple(Turn(each, loss, (0.1, 0.2)) for each in seconds))
+    return MeasuredPlacement(name, {}, turns=tuple(PlacementTurn(each, loss, (0.1, 0.2)) for each in seconds))
 
 
 def test_names_and_devices_are_checked_and_each_fault_is_told() -> None:
@@ -63,5 +63,5 @@ def test_a_loss_that_differs_shows() -> None:
 
 
 def test_memory_is_the_largest_of_the_turns() -> None:
-    turns = (Turn(1.0, 1.0, (0.1, 0.4)), Turn(1.0, 1.0, (0.2, 0.3)))
+    turns = (PlacementTurn(1.0, 1.0, (0.1, 0.4)), PlacementTurn(1.0, 1.0, (0.2, 0.3)))
     assert MeasuredPlacement("x", {}, turns=turns).memory_gib == (0.2, 0.4)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.planning.sharding import MOST, Parameter, TrainingState, choose_sharding
+from raygpu.planning.sharding import MOST, ParameterSize, TrainingState, choose_sharding
 
 GIB = 2**30
 STATE = TrainingState.of(
-    [Parameter(GIB // 4, 4), Parameter(GIB // 4, 4, trains=False)], num_buffers=2, largest=GIB // 8
+    [ParameterSize(GIB // 4, 4), ParameterSize(GIB // 4, 4, trains=False)], num_buffers=2, largest=GIB // 8
 )
 
 
@@ -54,6 +54,6 @@ def test_what_hinders_it_is_refused_if_it_was_asked_for_and_else_told() -> None:
 
 @given(st.integers(1, 10**11), st.integers(0, 3), st.integers(2, 64), st.floats(0.5, 200))
 def test_auto_shards_exactly_what_leaves_little_room(count: int, buffers: int, ranks: int, device_gib: float) -> None:
-    state = TrainingState.of([Parameter(count, 4)], num_buffers=buffers, largest=0)
+    state = TrainingState.of([ParameterSize(count, 4)], num_buffers=buffers, largest=0)
     assert choose_sharding("auto", state, ranks, device_gib).sharded == (state.whole > MOST * device_gib * GIB)
     assert state.sharded(ranks) < state.whole

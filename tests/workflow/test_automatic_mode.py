@@ -20,12 +20,12 @@ from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point
 from raygpu.records.profile_store import ProfileStore
 from raygpu.records.run_directory import RunDirectory
-from raygpu.sweep import Result
+from raygpu.sweep import SweepResult
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def run(config: SweepConfig, **options: Any) -> tuple[Result, str]:
+def run(config: SweepConfig, **options: Any) -> tuple[SweepResult, str]:
     """The result, and what a person saw."""
     shown = io.StringIO()
     return sweep.run(config, console=SweepConsole(stream=shown), **options), shown.getvalue()
@@ -83,7 +83,7 @@ def long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def probed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str, Path]:
+def probed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepResult, str, Path]:
     """A sweep that probed: its result, what was shown, and the folder of the profile that it kept."""
     folder = tmp_path_factory.mktemp("probed")
     with pytest.MonkeyPatch.context() as patch:
@@ -93,7 +93,7 @@ def probed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 @pytest.fixture
-def kept(probed: tuple[Result, str, Path], tmp_path: Path) -> Path:
+def kept(probed: tuple[SweepResult, str, Path], tmp_path: Path) -> Path:
     """The profile that a probe has kept below tmp_path, with points that no busy machine has put in doubt."""
     shutil.copytree(probed[2], tmp_path / "profiles")
     store = ProfileStore(tmp_path / "profiles")
@@ -101,7 +101,7 @@ def kept(probed: tuple[Result, str, Path], tmp_path: Path) -> Path:
     return store.keep(replace(profile, points=tuple(POINTS), notes=()))
 
 
-def test_a_probe_chooses_the_way_and_is_kept(probed: tuple[Result, str, Path]) -> None:
+def test_a_probe_chooses_the_way_and_is_kept(probed: tuple[SweepResult, str, Path]) -> None:
     result, shown, folder = probed
     assert "measuring which way is fastest here" in shown
     predicted = result.summary["predicted"]
@@ -115,7 +115,7 @@ def test_a_probe_chooses_the_way_and_is_kept(probed: tuple[Result, str, Path]) -
     assert {point.way for point in profile.points} == {"process", "fused"}
 
 
-def test_a_resumed_sweep_goes_on_as_it_began(probed: tuple[Result, str, Path]) -> None:
+def test_a_resumed_sweep_goes_on_as_it_began(probed: tuple[SweepResult, str, Path]) -> None:
     result, _, _ = probed
     assert result.folder is not None
     settled = RunDirectory.existing(result.folder).read_config().gpu

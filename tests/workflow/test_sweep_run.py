@@ -14,7 +14,7 @@ from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.workflow.sweep_run import Result, SweepUnderWay
+from raygpu.workflow.sweep_run import SweepResult, SweepUnderWay
 
 
 def test_a_trial_that_has_left_the_front_is_not_called_one_of_it(tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_a_damaged_summary_of_an_earlier_start_is_none(metrics: tuple[str, ...],
 def test_a_sweep_that_its_first_failures_have_ended_has_failed(common_failure: str | None, code: int) -> None:
     """One trial was still running, and has a score."""
     summary = {"best": {"trial_id": "t0000"}, "common_failure": common_failure, "tracking": {"undelivered": 0}}
-    assert Result(summary, None, []).exit_code == code
+    assert SweepResult(summary, None, []).exit_code == code

@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu.cli.formatting import interval
 from raygpu.cli.report.content import SERIES, Figure, Page, Section, Table, configuration, figure
-from raygpu.planning.batch_balancing import Curve
+from raygpu.planning.batch_balancing import ThroughputCurve
 from raygpu.planning.confidence import Interval
 from raygpu.records.run_data import RunData
 
@@ -100,7 +100,7 @@ def _speed_figure(summary: Mapping[str, Any]) -> Figure:
             share = rank["tried_share"]
             plot.add_scatter(
                 x=[share],
-                y=[share / Curve(rates).step_s(share)],
+                y=[share / ThroughputCurve(rates).step_s(share)],
                 name=f"rank {place}: its share, {share}",
                 mode="markers",
                 marker={"color": colour, "symbol": "diamond", "size": 13, "line": {"color": "white", "width": 1}},

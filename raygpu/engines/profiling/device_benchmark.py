@@ -19,7 +19,7 @@ from raygpu.engines.profiling.probe_actor import Fault
 from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import RaygpuError, last_line
-from raygpu.planning.batch_balancing import Curve, Ended, reduce_shares
+from raygpu.planning.batch_balancing import Ended, ThroughputCurve, reduce_shares
 from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.device import Device
 
@@ -62,7 +62,7 @@ class DeviceBenchmark:
         self.readings: dict[int, Mapping[str, float]] = {}
         """Last NVML readings while devices worked, by device index."""
 
-    def around(self, sizes: Sequence[int], say: Callable[[str], None]) -> list[Curve]:
+    def around(self, sizes: Sequence[int], say: Callable[[str], None]) -> list[ThroughputCurve]:
         """Return each rank's curve of samples/s at these batch sizes, up to the largest that fits in memory.
 
         say: called with one line for each batch size. Raises RaygpuError if a training fails for another reason, or if
@@ -70,7 +70,7 @@ class DeviceBenchmark:
         """
         return self._curves(sizes, say, ended="asked")
 
-    def doubled(self, first: int, say: Callable[[str], None]) -> list[Curve]:
+    def doubled(self, first: int, say: Callable[[str], None]) -> list[ThroughputCurve]:
         """Return each rank's curve of samples/s, with the batch size doubled from `first` on.
 
         A curve ends where memory or data ends, or where a larger batch gains nothing. Raises RaygpuError as `around`
@@ -81,8 +81,8 @@ class DeviceBenchmark:
 
     def _curves(
         self, sizes: Iterable[int], say: Callable[[str], None], *, ended: Ended, most: float = math.inf
-    ) -> list[Curve]:
-        curves, first = [Curve() for _ in self._actors], 0
+    ) -> list[ThroughputCurve]:
+        curves, first = [ThroughputCurve() for _ in self._actors], 0
         for batch in sizes:
             first = first or batch
             going = [rank for rank, curve in enumerate(curves) if curve.ended is None]
@@ -106,7 +106,7 @@ class DeviceBenchmark:
             raise RaygpuError(f"out of memory with a batch of {first}; begin with a smaller batch_size")
         return curves
 
-    def at(self, shares: Sequence[int], say: Callable[[str], None]) -> tuple[list[int], list[Curve]]:
+    def at(self, shares: Sequence[int], say: Callable[[str], None]) -> tuple[list[int], list[ThroughputCurve]]:
         """Measure each rank with its share of a batch; return the shares that fit, and each rank's curve.
 
         shares: samples by rank. All are lowered by a fifth while one does not fit. Raises RaygpuError if none fits.
@@ -193,5 +193,5 @@ def by_turns(devices: Sequence[Device]) -> list[list[int]]:
     return turns
 
 
-def _curve(share: int, rounds: Rounds) -> Curve:
-    return Curve({share: median(rounds)}, None, {share: rounds})
+def _curve(share: int, rounds: Rounds) -> ThroughputCurve:
+    return ThroughputCurve({share: median(rounds)}, None, {share: rounds})

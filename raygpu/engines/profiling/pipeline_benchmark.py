@@ -14,7 +14,7 @@ from raygpu.engines.cluster.node_actors import pinned
 from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
-from raygpu.planning.model_placements import Turn
+from raygpu.planning.model_placements import PlacementTurn
 from raygpu.training.base import Settings, thread_environment
 
 
@@ -59,7 +59,7 @@ class PipelineBenchmark:
         self._actors: list[Any] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def turn(self, splits: Any, stages: Sequence[str], micro_batches: int, schedule: str) -> Turn | Fault:
+    def turn(self, splits: Any, stages: Sequence[str], micro_batches: int, schedule: str) -> PlacementTurn | Fault:
         """Train a turn of all stages. splits: a reference to the data. The processes end with a fault of one."""
         joined = self._start(len(stages) + 1)
         if isinstance(joined, Fault):
@@ -69,7 +69,7 @@ class PipelineBenchmark:
         if isinstance(found, Fault):
             return found
         memory, busy = (tuple(getattr(each, name) for each in found) for name in ("memory_gib", "busy_s"))
-        return Turn(found[0].epoch_s, found[0].loss, memory, busy)
+        return PlacementTurn(found[0].epoch_s, found[0].loss, memory, busy)
 
     def _start(self, world: int) -> Fault | None:
         """Start a process for each stage, unless they are there; return why one could not join the others."""

@@ -23,7 +23,7 @@ from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import last_line
 from raygpu.experiment import Experiment
-from raygpu.planning.model_placements import MeasuredPlacement, Turn
+from raygpu.planning.model_placements import MeasuredPlacement, PlacementTurn
 from raygpu.planning.pipelines import Unit
 from raygpu.training.base import Settings, thread_environment
 from raygpu.training.model_placement import start_placed
@@ -62,7 +62,7 @@ class PlacementActor:
         self._num_devices, self._device_gib = num_devices, device_gib
         self._code = cast(Experiment, workload.source.resolve())
 
-    def turn(self, splits: Any, parts: Mapping[str, int], profiled: bool) -> Turn | Fault:
+    def turn(self, splits: Any, parts: Mapping[str, int], profiled: bool) -> PlacementTurn | Fault:
         """Train a turn of one placement."""
         work = self._workload
         try:
@@ -131,7 +131,7 @@ class PlacementBenchmark:
             return replace(placement, turns=(), fault=excess)
         return replace(placement, turns=(*placement.turns, turn))
 
-    def _turn(self, placement: MeasuredPlacement, *, profiled: bool) -> Turn | Fault:
+    def _turn(self, placement: MeasuredPlacement, *, profiled: bool) -> PlacementTurn | Fault:
         if placement.stages:
             schedule = PIPELINES[placement.name]
             return self._pipeline.turn(self._splits, placement.stages, placement.micro_batches, schedule)
@@ -139,7 +139,7 @@ class PlacementBenchmark:
         answer = answers([self._actor.turn.remote(self._splits, placement.parts, profiled)])
         return answer if isinstance(answer, Fault) else answer[0]
 
-    def _excess(self, turn: Turn) -> str | None:
+    def _excess(self, turn: PlacementTurn) -> str | None:
         """Return a line on the first device that a turn takes more memory of than it has; None if there is none."""
         limit = self._settings.memory_gib
         for index, gib in enumerate(turn.memory_gib):

@@ -55,7 +55,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeResult:
+class MemberChanges:
     """Changes of a worker's members at one interval."""
 
     changes: Mapping[str, Change] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Evolution:
 
     def exchange(
         self, array: ChangingArray, score: Callable[[str], float], absent: Sequence[str] = ()
-    ) -> ExchangeResult | None:
+    ) -> MemberChanges | None:
         """Report the members' scores, and carry out what the population orders; None while others are waited for.
 
         score: of a member at its last epoch. absent: trials of this worker that begin later.
@@ -136,11 +136,11 @@ class Evolution:
         for name in names:
             self.members[name].decided[epoch] = changes.get(name)
         lines = tuple(f"{name} keeps its own parameters: those of its donor are lost" for name in lost)
-        return ExchangeResult(changes, orders.ended, lines, from_others=bool(others))
+        return MemberChanges(changes, orders.ended, lines, from_others=bool(others))
 
     def patiently(
         self, array: ChangingArray, score: Callable[[str], float], absent: Sequence[str], *, until_s: float
-    ) -> ExchangeResult | None:
+    ) -> MemberChanges | None:
         """Exchange as `exchange` does, and wait for others until a moment of the monotonic clock; None if they are not
         there by then."""
         while (found := self.exchange(array, score, absent)) is None and time.monotonic() < until_s:

@@ -10,7 +10,7 @@ from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.experiment import Hyperparameters, Splits
-from raygpu.planning.sharding import Parameter, TrainingState, choose_sharding
+from raygpu.planning.sharding import ParameterSize, TrainingState, choose_sharding
 from raygpu.training.distributed.batch_split import BatchPlan
 from raygpu.training.distributed.loss_check import MOST
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -81,7 +81,7 @@ def _state(code: Any, config: TrainConfig) -> TrainingState:
     model = initial_model(code, Hyperparameters.of(config.hyperparameters), seed=0)
     own = overrides(code, "optimizer")
     num_buffers = OWN_BUFFERS if own else OptimizerSettings.of(config.hyperparameters).num_buffers
-    sizes = (Parameter(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters())
+    sizes = (ParameterSize(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters())
     return TrainingState.of(sizes, num_buffers=num_buffers, largest=largest_bytes(model))
 
 

@@ -25,7 +25,7 @@ from raygpu.training.data.generators import random_state_kept
 from raygpu.training.folds import Data, Folds
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.audit import same_steps
-from raygpu.training.fused.compile_process import LOWEST, Request, start
+from raygpu.training.fused.compile_process import LOWEST, CompileRequest, start
 from raygpu.training.fused.compiled_step import LoadedStep
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.program import shapes_of
@@ -100,7 +100,7 @@ class ArrayCache:
         name, array = self._name(width), self._array
         if (fault := self._store.fault(name)) is not None:
             return fault
-        request = Request(
+        request = CompileRequest(
             folder=self._store.folder,
             name=name,
             source=self._source,

@@ -1,6 +1,6 @@
 """A process that compiles the step of an array beside the training, and keeps it for the next sweep.
 
-python -m raygpu.training.fused.compile_process < REQUEST       a pickled `Request`, from `start`
+python -m raygpu.training.fused.compile_process < REQUEST       a pickled `CompileRequest`, from `start`
 
 It leaves the process that started it: it goes on when a sweep ends, takes the processors' spare time, and is the first
 to go when memory ends. A fault is kept in a file, so that the same step is not tried again within a day.
@@ -40,7 +40,7 @@ MOST_CPU_S, MOST_S = 900, 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CompileRequest:
     """A step to compile."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Request:
     niceness: int
 
 
-def start(request: Request, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a process that compiles a step; return the process that it leaves behind at once.
 
     environment: its variables. Raises OSError.
@@ -90,13 +90,13 @@ def main() -> None:
     content = sys.stdin.buffer.read()
     if os.fork():
         os._exit(0)
-    request: Request = pickle.loads(content)
+    request: CompileRequest = pickle.loads(content)
     _stand_back(request.niceness)
     with _turn(request.folder):
         compile_and_keep(request)
 
 
-def compile_and_keep(request: Request) -> None:
+def compile_and_keep(request: CompileRequest) -> None:
     """Compile a step and keep it, unless it is kept already or another process compiles it; note a fault in the
     store."""
     from raygpu.errors import one_line
@@ -114,7 +114,7 @@ def compile_and_keep(request: Request) -> None:
             store.keep_fault(request.name, one_line(error)[:200])
 
 
-def _compile(request: Request, code: Any, package: Path) -> None:
+def _compile(request: CompileRequest, code: Any, package: Path) -> None:
     import torch
 
     from raygpu.training.fused.compiled_step import compile_step

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Experiment, Hyperparameters, Splits
-from raygpu.planning.model_placements import Turn
+from raygpu.planning.model_placements import PlacementTurn
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.keras.keras_private_api import move_variable, names_from_the_start
@@ -102,7 +102,7 @@ class KerasPlaced(KerasSolo):
                 layer.call = _called_on(device, layer.call)
         return model
 
-    def turn(self, *, profiled: bool) -> Turn:
+    def turn(self, *, profiled: bool) -> PlacementTurn:
         """Warm up, train an epoch, and return what it took; with a profile of some more steps, if asked for."""
         self._reset_peaks()
         self._trace()
@@ -112,7 +112,7 @@ class KerasPlaced(KerasSolo):
         self._reseed()
         started = time.perf_counter()
         loss = self._train()
-        turn = Turn(time.perf_counter() - started, loss, self._memory_gib())
+        turn = PlacementTurn(time.perf_counter() - started, loss, self._memory_gib())
         if not profiled:
             return turn
         rows = tf.TensorSpec([int(self.bounds[0][1])], tf.int64)

@@ -27,7 +27,7 @@ Part = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BatchRequest:
     """The samples of a batch."""
 
     part: str
@@ -56,14 +56,14 @@ class Loader:
         """The latest iteration over what the processes read."""
         self._turn = 0
 
-    def batch(self, request: Request) -> tuple[Part, Part]:
+    def batch(self, request: BatchRequest) -> tuple[Part, Part]:
         """Read one batch now, in this process."""
         started = time.perf_counter()
         found = _as_tensors(self._samples[request.part].batch(request.rows, request.epoch))
         self.waited_s += time.perf_counter() - started
         return found
 
-    def batches(self, part: str, requests: Iterator[Request]) -> Iterator[tuple[Part, Part]]:
+    def batches(self, part: str, requests: Iterator[BatchRequest]) -> Iterator[tuple[Part, Part]]:
         """Read batches of a part ahead, and yield them in order. Raises SampleError."""
         self._turn += 1
         if all(samples.is_ready for samples in self._samples.values()):
@@ -81,7 +81,7 @@ class Loader:
         seconds, self.waited_s = self.waited_s, 0.0
         return seconds
 
-    def _from_cache(self, requests: Iterator[Request]) -> Iterator[tuple[Part, Part]]:
+    def _from_cache(self, requests: Iterator[BatchRequest]) -> Iterator[tuple[Part, Part]]:
         """Read ahead in a thread: all samples are in the cache, and no code of the user runs."""
         with ThreadPoolExecutor(1) as thread:
             waiting: deque[Future[Batch]] = deque()
@@ -99,11 +99,11 @@ class Loader:
                 read_ahead(1)
                 yield batch
 
-    def _from_workers(self, requests: Iterator[Request], turn: int) -> Generator[tuple[Part, Part]]:
+    def _from_workers(self, requests: Iterator[BatchRequest], turn: int) -> Generator[tuple[Part, Part]]:
         """Have the processes read. If another call takes them over meanwhile, the rest is read in this one."""
-        asked: deque[Request] = deque()
+        asked: deque[BatchRequest] = deque()
 
-        def noted() -> Iterator[Request]:
+        def noted() -> Iterator[BatchRequest]:
             """Yield the requests, and keep those that are not answered yet."""
             for request in requests:
                 asked.append(request)
@@ -179,9 +179,9 @@ def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:
 class _Plan:
     """The sampler of torch's loader: the batches of the present call."""
 
-    requests: Iterator[Request]
+    requests: Iterator[BatchRequest]
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         return self.requests
 
 
@@ -191,7 +191,7 @@ class _Dataset:
     def __init__(self, samples: Mapping[str, Samples]) -> None:
         self._samples = samples
 
-    def __getitem__(self, request: Request) -> tuple[Part, Part] | str:
+    def __getitem__(self, request: BatchRequest) -> tuple[Part, Part] | str:
         """Return a batch; in place of an exception, which torch would bury in a traceback, its message."""
         try:
             return _as_tensors(self._samples[request.part].batch(request.rows, request.epoch))

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Hyperparameters, Splits, take
-from raygpu.planning.model_placements import Turn
+from raygpu.planning.model_placements import PlacementTurn
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.torch.data import rows, tensors
@@ -138,7 +138,7 @@ class TorchPlaced(TorchSolo):
         ends = self.devices[source], self.devices[target]
         return tree_map(lambda value: _Copy.apply(value, *ends) if isinstance(value, torch.Tensor) else value, values)
 
-    def turn(self, *, profiled: bool) -> Turn:
+    def turn(self, *, profiled: bool) -> PlacementTurn:
         """Warm up, train an epoch, and return what it took; with a profile of some more steps, if asked for."""
         others = self.trial_steps()
         for _ in range(min(WARM_UP_STEPS, self.steps_per_epoch)):
@@ -153,7 +153,7 @@ class TorchPlaced(TorchSolo):
         epoch_s = time.perf_counter() - started
         with self.memory.recorded(lambda: self._under_way[-1]):
             next(others)
-        turn = Turn(epoch_s, losses.value(), self.memory.gib(self.optimizer, self.average))
+        turn = PlacementTurn(epoch_s, losses.value(), self.memory.gib(self.optimizer, self.average))
         if not profiled:
             return turn
         on_gpu = self.devices[0].type == "cuda"

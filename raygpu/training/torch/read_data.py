@@ -16,7 +16,7 @@ from raygpu.training.data.columns import Column, columns_of, order_of_reading, r
 from raygpu.training.data.fields import unnamed
 from raygpu.training.folds import Data
 from raygpu.training.torch.data import DeviceData, Tensors, TrainingData, cast, moved, of_each, tensors
-from raygpu.training.torch.loader import Loader, Part, Request
+from raygpu.training.torch.loader import BatchRequest, Loader, Part
 
 PIECE_BYTES = 2**24
 """Bytes of samples of an evaluation that are read at once: processes hand them over in shared memory."""
@@ -64,7 +64,7 @@ class ReadData(TrainingData):
         """Yield inputs and targets of each of these batches of training samples, which are read ahead."""
         under_way: deque[tuple[torch.Tensor, np.ndarray]] = deque()
 
-        def requests() -> Iterator[Request]:
+        def requests() -> Iterator[BatchRequest]:
             """Yield the requests of batches, as far ahead as they are read."""
             for each in chosen:
                 rows = self._own_rows(each)
@@ -112,8 +112,8 @@ class ReadData(TrainingData):
         """Return the samples of one member: all have the same order."""
         return (chosen if chosen.ndim == 1 else chosen[0]).cpu().numpy()
 
-    def _request(self, part: str, rows: np.ndarray, epoch: int) -> Request:
-        return Request(part, self._columns[part].absolute(rows), epoch)
+    def _request(self, part: str, rows: np.ndarray, epoch: int) -> BatchRequest:
+        return BatchRequest(part, self._columns[part].absolute(rows), epoch)
 
     def _on_device(self, part: str, rows: np.ndarray, batch: tuple[Part, Part]) -> tuple[Tensors, Tensors]:
         """Return what was read as tensors on the device, by the names and number types of the splits."""

@@ -20,7 +20,7 @@ from raygpu.cli.sweep_view import SweepConsole
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_checkpoints import kept_epoch
 from raygpu.reporting import Kept
-from raygpu.sweep import Result
+from raygpu.sweep import SweepResult
 from raygpu.workflow.promotion import promoted
 from tests import best_functions
 
@@ -36,7 +36,7 @@ MODES = {
 }
 
 
-def run(config: Any) -> tuple[Result, str]:
+def run(config: Any) -> tuple[SweepResult, str]:
     shown = io.StringIO()
     return sweep.run(config, console=SweepConsole(stream=shown)), shown.getvalue()
 

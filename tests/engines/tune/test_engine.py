@@ -21,7 +21,7 @@ from raygpu.config import SweepConfig
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
-from raygpu.sweep import Result
+from raygpu.sweep import SweepResult
 from raygpu.training.torch.models import CHECKPOINT
 from tests.fused_cases import Small
 
@@ -29,19 +29,19 @@ pytestmark = pytest.mark.timeout(900)
 SPACE = {"lr": {"loguniform": [1e-2, 0.5]}, "momentum": {"uniform": [0.0, 0.9]}, "hidden": 16}
 
 
-def run(config: SweepConfig) -> tuple[Result, str]:
+def run(config: SweepConfig) -> tuple[SweepResult, str]:
     """The result, and what a person saw."""
     shown = io.StringIO()
     return sweep.run(config, console=SweepConsole(stream=shown)), shown.getvalue()
 
 
-def rows(result: Result) -> dict[str, dict[str, str]]:
+def rows(result: SweepResult) -> dict[str, dict[str, str]]:
     assert result.folder is not None
     with (result.folder / "trials.csv").open() as file:
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
-def outcome(result: Result) -> dict[str, tuple[str, float, int]]:
+def outcome(result: SweepResult) -> dict[str, tuple[str, float, int]]:
     return {name: (row["status"], float(row["score"]), int(row["epochs"])) for name, row in rows(result).items()}
 
 

@@ -29,7 +29,7 @@ gpu_alone = pytest.mark.skipif(not HAS_GPU, reason="no NVIDIA GPU that torch can
 LOCAL = {"cluster": {"address": "local"}, "tracking": {"enabled": False}}
 
 
-def rows(result: sweep.Result) -> list[dict[str, str]]:
+def rows(result: sweep.SweepResult) -> list[dict[str, str]]:
     assert result.folder is not None
     with (result.folder / "trials.csv").open() as file:
         return list(csv.DictReader(file))

@@ -22,7 +22,7 @@ from tests.models import Mlp
 pytestmark = pytest.mark.timeout(900)
 
 
-def rows(result: sweep.Result) -> dict[str, dict[str, str]]:
+def rows(result: sweep.SweepResult) -> dict[str, dict[str, str]]:
     assert result.folder is not None
     with (result.folder / "trials.csv").open() as file:
         return {row["id"]: row for row in csv.DictReader(file)}

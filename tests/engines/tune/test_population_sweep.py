@@ -18,25 +18,25 @@ from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.lineage import lineage, schedule
 from raygpu.search.trial_record import Change
-from raygpu.sweep import Result
+from raygpu.sweep import SweepResult
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 SPACE = {"lr": {"loguniform": [1e-3, 0.5]}, "momentum": {"uniform": [0.0, 0.9]}, "hidden": 16}
 KEPT = ("seed", "hyperparameters", "changes")
 
 
-def run(config: SweepConfig) -> tuple[Result, str]:
+def run(config: SweepConfig) -> tuple[SweepResult, str]:
     """The result, and what a person saw."""
     shown = io.StringIO()
     return sweep.run(config, console=SweepConsole(stream=shown)), shown.getvalue()
 
 
-def changes(result: Result) -> dict[str, list[Change]]:
+def changes(result: SweepResult) -> dict[str, list[Change]]:
     assert result.folder is not None
     return population_file.read(result.folder / "population.jsonl")
 
 
-def scores(result: Result) -> dict[str, float | None]:
+def scores(result: SweepResult) -> dict[str, float | None]:
     assert result.folder is not None
     return {row.trial_id: row.score for row in trials_csv.read(result.folder / "trials.csv")}
 
@@ -82,7 +82,7 @@ def test_fused_and_process_mode_give_the_same(config: Any, tmp_path: Path) -> No
     assert load(fused.folder / "best.toml", {}, TrainConfig).changes == schedule(stretches)
 
 
-def _metrics_follow_the_changes(result: Result, found: dict[str, list[Change]], uri: str) -> None:
+def _metrics_follow_the_changes(result: SweepResult, found: dict[str, list[Change]], uri: str) -> None:
     client = MlflowClient(uri)
     runs = client.search_runs([client.get_experiment_by_name("raygpu").experiment_id])
     by_trial = {each.data.tags.get("raygpu.trial_id"): each for each in runs}

@@ -15,7 +15,7 @@ from raygpu import dataset_splits
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.samples import SampleError, Samples
 from raygpu.training.data.stream import Stream
-from raygpu.training.torch.loader import Loader, Request
+from raygpu.training.torch.loader import BatchRequest, Loader
 
 
 class Counting:
@@ -64,7 +64,7 @@ def test_a_process_beside_the_training_reads_the_same() -> None:
     wanted = [samples.batch(range(start, start + 4), 1)[0][""] for start in range(0, 20, 4)]
     loader = Loader({"train": samples}, torch.device("cpu"), threads=4)
     assert loader.num_workers == 1
-    requests = (Request("train", np.arange(start, start + 4), 1) for start in range(0, 20, 4))
+    requests = (BatchRequest("train", np.arange(start, start + 4), 1) for start in range(0, 20, 4))
     found = [inputs[""] for inputs, _ in loader.batches("train", requests)]
     assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
     loader.close()

@@ -21,7 +21,7 @@ from raygpu.training.base import Settings
 from raygpu.training.fused import array_cache, compile_process, width
 from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.array_key import array_key
-from raygpu.training.fused.compile_process import Request, compile_and_keep
+from raygpu.training.fused.compile_process import CompileRequest, compile_and_keep
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.width import settle, take_compiled
 from raygpu.training.torch.experiment import TorchExperiment
@@ -56,13 +56,13 @@ def compilations(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     it."""
     found: list[int] = []
 
-    def copied(request: Request, code: object, part: Path) -> None:
+    def copied(request: CompileRequest, code: object, part: Path) -> None:
         assert request.width == 10
         shutil.copy(program(compiled), part)
 
     monkeypatch.setattr(compile_process, "_compile", copied)
 
-    def start(request: Request, environment: Mapping[str, str]) -> Ended:
+    def start(request: CompileRequest, environment: Mapping[str, str]) -> Ended:
         found.append(request.width)
         compile_and_keep(request)
         return Ended()

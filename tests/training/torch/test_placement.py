@@ -16,7 +16,7 @@ from torch import nn
 from experiments.reviews import SHAPE, TwoTowers
 from raygpu import Splits, TorchExperiment
 from raygpu.errors import BadInput
-from raygpu.planning.model_placements import Turn, alternating
+from raygpu.planning.model_placements import PlacementTurn, alternating
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.torch.placement import TorchPlaced, calls, device_of, require_together, without_shared
@@ -74,7 +74,7 @@ def reviews() -> tuple[TwoTowers, Splits]:
     return experiment, experiment.synthetic().part(0.1, 0)
 
 
-def turn(experiment: Any, splits: Splits, parts: Mapping[str, int], hp: Mapping[str, Any] = HP) -> Turn:
+def turn(experiment: Any, splits: Splits, parts: Mapping[str, int], hp: Mapping[str, Any] = HP) -> PlacementTurn:
     settings = Settings(2, 1, "float32", Path())
     training = TorchPlaced(experiment, splits, Trial("t0000", 3, hp), settings, parts, [CPU, CPU])
     try:

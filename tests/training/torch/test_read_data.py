@@ -23,7 +23,7 @@ from raygpu.training.data.columns import columns_of
 from raygpu.training.data.samples import SampleError
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch import read_data
-from raygpu.training.torch.loader import Loader, Request
+from raygpu.training.torch.loader import BatchRequest, Loader
 from raygpu.training.torch.read_data import ReadData
 from raygpu.training.torch.solo import TorchSolo
 
@@ -149,9 +149,9 @@ def test_an_iteration_that_another_one_has_overtaken_goes_on_with_its_own_sample
     samples = {"train": columns_of(splits.train_inputs)[0].samples}
     loader = Loader(samples, CPU, threads=2)
     rows = [np.arange(start, start + 4) for start in range(0, 40, 4)]
-    one = loader.batches("train", (Request("train", each, 1) for each in rows))
+    one = loader.batches("train", (BatchRequest("train", each, 1) for each in rows))
     first = [next(one), next(one)]
-    other = list(loader.batches("train", (Request("train", each, 1) for each in reversed(rows))))
+    other = list(loader.batches("train", (BatchRequest("train", each, 1) for each in reversed(rows))))
     found = [*first, *one]
     wanted = [samples["train"].batch(each, 1)[0][""] for each in rows]
     assert [np.array_equal(batch[0][""], each) for batch, each in zip(found, wanted, strict=True)] == [True] * 10
