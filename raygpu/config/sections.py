@@ -181,7 +181,8 @@ class GpuSection(DevicesSection):
     mode: Literal["auto", "process", "fused", "split"] = "auto"
     """process: one process per trial, packed on fractions of a GPU. fused: torch trials of one signature train as one
     array of models; the others as in process mode. split: Keras trials share a process, each on a logical device.
-    auto: what is fastest here by a kept profile (python -m raygpu.pack) or, where that repays, a probe in the sweep."""
+    auto: what is fastest here by a kept profile (python -m raygpu.pack) or, where that repays, a probe in the sweep; a
+    short sweep trains as arrays where it can."""
     width: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """fused: how many members of an array step as one program; auto measures it when the array starts. split: the
     number of logical devices."""
