@@ -104,8 +104,13 @@ class ArraySequence(ABC):
         """Prepare a narrower array after the present one ran out of memory; return False if there is none."""
         return False
 
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """Checkpoint from which a narrower array goes on; None for the beginning."""
+        return None
+
     def save(self, folder: Path) -> None:
-        """Write a checkpoint of the array under way."""
+        """Write a checkpoint of the array under way beside its members' progress."""
         assert self.array is not None
         self.array.save(folder)
         if self.evolution is not None:

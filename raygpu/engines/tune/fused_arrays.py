@@ -85,7 +85,7 @@ class FusedArrays(ArraySequence):
         """Return the array to train now: after an out-of-memory, the same trials from its last checkpoint."""
         if self._narrowed:
             trials, self._narrowed = self._narrowed, []
-            self.begin(trials, self._last if any(self._last.iterdir()) else None)
+            self.begin(trials, self.last_checkpoint)
         elif not self.trials:
             self._forget_last()
         elif self._kept is not None and self._kept.pending:
@@ -98,6 +98,18 @@ class FusedArrays(ArraySequence):
     def has_ended(self) -> bool:
         """Whether no trial is left to be trained."""
         return super().has_ended and not self._narrowed
+
+    def epochs(self) -> dict[str, int]:
+        """Return the last epoch that has ended of each trial that is left; make a narrower array that is due, with
+        which that is known."""
+        if self._narrowed:
+            self.next_array()
+        return super().epochs()
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """Checkpoint from which a narrower array goes on; None for the beginning."""
+        return self._last if any(self._last.iterdir()) else None
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take trials out that have ended, and choose the width again."""
@@ -117,12 +129,12 @@ class FusedArrays(ArraySequence):
             return False
         self.width, self._narrowed = width // 2, self.array.trials
         self.close()
-        where = "its last checkpoint" if any(self._last.iterdir()) else "the beginning"
+        where = "its last checkpoint" if self.last_checkpoint else "the beginning"
         self.warnings.append(f"out of memory with {width} trials at once; goes on with {self.width} from {where}")
         return True
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint of the array under way, and keep a copy of it."""
+        """Write a checkpoint of the array under way beside its members' progress, and keep a copy of both."""
         super().save(folder)
         self._keep(folder)
 

@@ -10,9 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from raygpu.engines.tune.array_checkpoint import PROGRESS
 from raygpu.engines.tune.member_report import Beginning, MemberReport
 from raygpu.records import scratch
-from raygpu.records.run_directory import SCORE
+from raygpu.records.run_directory import MEMBERS, SCORE
 from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, rank
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ModelArray
@@ -134,6 +135,15 @@ class MemberResults:
         if folder.is_dir():  # object storage keeps no empty folders
             shutil.copytree(folder, self.folder)
         self.folder.mkdir(exist_ok=True)
+
+    def set_back(self, checkpoint: Path | None) -> None:
+        """Take the scores and parameters of the members under way from a checkpoint; None for their beginning."""
+        state = json.loads((checkpoint / PROGRESS).read_text()) if checkpoint is not None else {"scores": {}}
+        for name in [name for name in self.scores if name not in self.ended]:
+            self.scores[name] = TrialScores(**state["scores"].get(name, {}))
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            if checkpoint is not None and (checkpoint / MEMBERS / name).is_dir():
+                shutil.copytree(checkpoint / MEMBERS / name, self.folder / name)
 
     def first_reports(self, epochs: Mapping[str, int]) -> dict[str, MemberReport]:
         """Return the reports of where the members begin, and of earlier ends, which the driver may have lost.

@@ -142,7 +142,7 @@ class ArrayTrainable(tune.Trainable):
             "node_id": ray.get_runtime_context().get_node_id(),
             "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
             DONE: done,
-            SHOULD_CHECKPOINT: not done and self._checkpoint_due(),
+            SHOULD_CHECKPOINT: not done and bool(self._under_way()) and self._checkpoint_due(),
         }
         self._note_activity(reports.values(), done=done)
         return result
@@ -301,6 +301,8 @@ class ArrayTrainable(tune.Trainable):
         """Go on with a narrower array after an out-of-memory; else end this one, and free its memory."""
         failure = Failure.of(error)
         if failure.out_of_memory and self.arrays is not None and self.arrays.narrow():
+            self.kept.set_back(self.arrays.last_checkpoint)
+            self._has_reported = False
             return
         self._failure = failure
         self.kept.drop(
@@ -338,14 +340,14 @@ class ArrayTrainable(tune.Trainable):
         """
         folder = Path(checkpoint_dir)
         under_way = self._under_way()
-        if self.arrays is not None and under_way:
-            self.arrays.save(folder)
         if self._failure is not None or (self.arrays is not None and self.arrays.has_ended):
             if self.kept.folder.is_dir():
                 shutil.move(self.kept.folder, folder / MEMBERS)  # nothing is trained after this one
         else:
             shutil.copytree(self.kept.folder, folder / MEMBERS, dirs_exist_ok=True)
         (folder / PROGRESS).write_text(json.dumps({**self.kept.state(), "under_way": under_way}))
+        if self.arrays is not None and under_way:
+            self.arrays.save(folder)
 
     def _under_way(self) -> list[str]:
         """Return the ids of the trials that would go on from a checkpoint of now."""
