@@ -149,7 +149,7 @@ class History:
         self.epoch, self.metrics = progress.epoch, dict(progress.result.metrics)
         score = self.scoring.value(progress.result.metrics)
         if score is not None and math.isfinite(score):
-            self._curve.add(score)
+            self._curve.add(progress.epoch, score)
         if self.first_epoch_s is None:
             self.first_epoch_s = command_age_s()
         return True

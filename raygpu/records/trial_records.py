@@ -147,7 +147,7 @@ class Records:
                     if is_score:
                         record.further = self.scoring.further_values(result.metrics)
                     if record.scores.last is not None and math.isfinite(record.scores.last):
-                        self._curves.setdefault(trial_id, Curve()).add(record.scores.last)
+                        self._curves.setdefault(trial_id, Curve()).add(result.epoch, record.scores.last)
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples
                     record.train_s += result.train_s

@@ -12,7 +12,7 @@ from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 
-STATE = 2
+STATE = 3
 """Version of the state that a sweep keeps for `--resume`; another one cannot be read."""
 VERSION, BEGUN = "state", "begun"
 """Keys, in the run's state, of this version and of the fixed fields at the start."""
