@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 PATIENCE = "patience"
@@ -24,8 +23,8 @@ class Patience:
     """The rule of Keras' `EarlyStopping`, for each trial by itself.
 
     A trial stops after `patience` epochs in which its score was not better than its best by more than `min_delta`, but
-    not before epoch `grace_epochs`. Asked again about an epoch, as after a lost worker, it gives the same answer; to
-    another score a new one, without what the trial had at this epoch and later.
+    not before epoch `grace_epochs`. Asked again about an epoch, as after a lost worker, it forgets what the trial had
+    from this epoch on, which the trial repeats: to the same scores it gives the same answers, to others new ones.
     """
 
     def __init__(self, patience: int, min_delta: float, grace_epochs: int, *, maximize: bool) -> None:
@@ -33,42 +32,26 @@ class Patience:
         self.min_delta = min_delta
         self.grace_epochs = grace_epochs
         self.sign = 1 if maximize else -1
-        self._trials: dict[str, _Trial] = {}
+        self._better: dict[str, list[tuple[int, float]]] = {}
+        """Epochs at which a trial's score improved, each with the score, the higher the better, by trial id."""
 
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
         """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
         stopped = []
         for trial_id, score in scores:
-            own = self._trials.setdefault(trial_id, _Trial())
-            own.take(epoch, self.sign * score, self.min_delta)
-            last_better = max((better for better in own.better if better <= epoch), default=epoch)
-            if epoch >= self.grace_epochs and epoch - last_better >= self.patience:
+            better = self._better.setdefault(trial_id, [])
+            while better and better[-1][0] >= epoch:
+                better.pop()
+            if not better or self.sign * score > better[-1][1] + self.min_delta:
+                better.append((epoch, self.sign * score))
+            if epoch >= self.grace_epochs and epoch - better[-1][0] >= self.patience:
                 stopped.append(trial_id)
         return frozenset(stopped)
 
     def forget(self, trial_ids: Iterable[str]) -> None:
         """Remove trials whose scores were wrong; they report again."""
         for trial_id in trial_ids:
-            self._trials.pop(trial_id, None)
-
-
-@dataclass(slots=True)
-class _Trial:
-    values: dict[int, float] = field(default_factory=dict)
-    """Scores by epoch, the higher the better."""
-    better: list[int] = field(default_factory=list)
-    """Epochs at which the score improved."""
-
-    def take(self, epoch: int, value: float, min_delta: float) -> None:
-        """Take in a score; one that is not that of the same epoch before takes the place of all from this epoch on."""
-        if self.values.get(epoch) == value:
-            return
-        if any(known >= epoch for known in self.values):
-            self.values = {known: each for known, each in self.values.items() if known < epoch}
-            self.better = [known for known in self.better if known < epoch]
-        self.values[epoch] = value
-        if not self.better or value > self.values[self.better[-1]] + min_delta:
-            self.better.append(epoch)
+            self._better.pop(trial_id, None)
 
 
 class WithPatience:

@@ -69,6 +69,15 @@ def test_another_attempt_is_judged_by_its_own_scores() -> None:
         assert not rule.decide(epoch, [("t0000", score)])
 
 
+def test_its_state_does_not_grow_with_the_epochs() -> None:
+    sizes = []
+    rule = Patience(5000, 0.0, 1, maximize=True)
+    for epoch in range(1, 1001):
+        rule.decide(epoch, [("t0000", -float(epoch))])
+        sizes.append(len(cloudpickle.dumps(rule)))
+    assert sizes[-1] == sizes[0]
+
+
 def test_trials_are_not_compared_and_forgotten_ones_begin_anew() -> None:
     rule = Patience(1, 0.0, 1, maximize=True)
     assert rule.decide(1, [("a", 1.0), ("b", 0.0)]) == frozenset()
