@@ -1,5 +1,5 @@
 """Refuse to go on with a sweep in another way than it began: by another version's state, or with other values of the
-fields that say which trials there are and how they are compared."""
+fields that say which trials there are, how they are trained and how they are compared."""
 
 from __future__ import annotations
 
@@ -16,23 +16,15 @@ STATE = 3
 """Version of the state that a sweep keeps for `--resume`; another one cannot be read."""
 VERSION, BEGUN = "state", "begun"
 """Keys, in the run's state, of this version and of the fixed fields at the start."""
-FIXED = (
-    "metric",
-    "direction",
-    "metrics",
-    "directions",
-    "score",
-    "seed",
-    "epochs",
-    "folds",
-    "data",
-    "start",
-    "search",
-    "stopping",
-    "population",
-    "space",
-)
-"""Fields that stay as they were at a sweep's start."""
+FIXED: Mapping[str, Any] = {
+    **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
+    **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
+    **dict.fromkeys(("start", "search", "stopping", "population", "space"), True),
+    "script": {"metrics"},
+}
+"""Fields that stay as they were at a sweep's start. Those of `[gpu]` do, whatever the file says (`read_config`)."""
+TABLES = ("space.", "script.metrics.")
+"""Beginnings of the names that a user chooses: a new one is a change."""
 STATE_FILES = "experiment_state-*.json"
 
 
@@ -55,7 +47,7 @@ def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
     faults = [
         f"resume: {folder.config}: {name}: read {_said(now.get(name))}; the sweep began with {_said(before.get(name))};"
         " set it back, or begin a new sweep"
-        for name in before | {name: None for name in now if name.startswith("space.")}  # others are newer fields
+        for name in before | {name: None for name in now if name.startswith(TABLES)}  # others are newer fields
         if json.dumps(before.get(name)) != json.dumps(now.get(name))
     ]
     if faults:
@@ -63,7 +55,7 @@ def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
 
 
 def _fixed(config: SweepConfig) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(config.model_dump(mode="json", include=set(FIXED)))))
+    return dict(json.loads(json.dumps(config.model_dump(mode="json", include=dict(FIXED)))))
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:

@@ -47,6 +47,7 @@ def test_as_it_began_and_with_what_may_change_it_goes_on(begun: RunDirectory) ->
         ("seed = 0", "seed = 5", "seed: read 5; the sweep began with 0"),
         ("patience = 3", "patience = 2", "stopping.patience: read 2; the sweep began with 3"),
         ("    1.0,", "    2.0,", r"space.x.uniform: read \[0.0, 2.0\]; the sweep began with \[0.0, 1.0\]"),
+        ('"tests.cases:ramp"', '"tests.cases:other"', 'experiment: read "tests.cases:other"; the sweep began with'),
         ('algorithm = "tpe"', 'algorithm = "random"', 'search.algorithm: read "random"; the sweep began with "tpe"'),
     ],
 )
@@ -58,6 +59,33 @@ def test_a_field_that_cannot_change_is_refused_by_name(before: str, after: str, 
         resumed_config(begun, {})
     begun.config.write_text(text)
     resumed_config(begun, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "--lr 0.1",
+            "--lr 0.2",
+            'command: read "python train.py --lr 0.2"; the sweep began with "python train.py --lr',
+        ),
+        ("loss: ", "mean: ", r'script.metrics.loss: read "mean: .*"; the sweep began with "loss: '),
+        ("[script.metrics]", '[script.metrics]\nerror = "e: ([0-9.]+)"', "script.metrics.error: .* began with nothing"),
+    ],
+)
+def test_another_command_and_other_metrics_of_its_output_are_refused(
+    before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    script = {"command": "python train.py --lr 0.1", "script": {"metrics": {"loss": "loss: ([0-9.]+)"}}}
+    folder = RunDirectory.create(tmp_path, "sweep")
+    folder.write_config(SweepConfig.model_validate({**CONFIG, "experiment": None, **script}), tmp_path)
+    folder.write_run(begun_state(folder))
+    resumed_config(folder, {})
+    text = folder.config.read_text()
+    assert before in text
+    folder.config.write_text(text.replace(before, after))
+    with pytest.raises(BadInput, match=said):
+        resumed_config(folder, {})
 
 
 def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) -> None:
