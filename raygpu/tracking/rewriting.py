@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from raygpu.config import ProblemConfig, SweepConfig
 from raygpu.records import timeline, trials_csv
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trials_csv import TrialRow
+from raygpu.search.repeats import Repetition
 from raygpu.search.space import trial_seed
 from raygpu.search.trial_record import Status
 from raygpu.search.trials import Trial
@@ -48,11 +50,11 @@ def has_run(tree: RunTree, run_id: str) -> bool:
         raise fault from error
 
 
-def write_again(tree: RunTree, folder: RunDirectory, seed: int) -> int:
+def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> int:
     """Write what the run's folder holds and its journal lacks to a new run: each trial's parameters, the metrics of its
     epochs that the timeline keeps, and its status. Return the number of trials.
 
-    seed: the configuration's. What was written before is not written twice. Raises TrackingError.
+    config: of the run. What was written before is not written twice. Raises TrackingError.
     """
     kept = timeline.read(folder.timeline)
     waiting = _waiting(folder)
@@ -64,7 +66,9 @@ def write_again(tree: RunTree, folder: RunDirectory, seed: int) -> int:
         curve = _points(kept.curves.get(trial_id, {}), moments, own.epochs)
         child = tree.children.get(trial_id)
         began_ms = min((round(1000 * moment) for moment in moments.values()), default=None)
-        run_id = child.run_id if child else tree.create_trial(own.trial or _trial(trial_id, row, seed), None, began_ms)
+        run_id = (
+            child.run_id if child else tree.create_trial(own.trial or _trial(trial_id, row, config), None, began_ms)
+        )
         params = row.hyperparameters if row is not None and own.trial is None else {}
         tree.log(run_id, curve, params)
         # Waiting epochs are delivered after these, so that only earlier ones are known.
@@ -97,13 +101,15 @@ def _waiting(folder: RunDirectory) -> dict[str, _Waiting]:
     return found
 
 
-def _trial(trial_id: str, row: TrialRow | None, seed: int) -> Trial:
-    """Return a trial by its id and its row, with the seed that a search gives it."""
+def _trial(trial_id: str, row: TrialRow | None, config: ProblemConfig) -> Trial:
+    """Return a trial by its id and its row, with the seed, the repeat and the fold that a search gives it."""
     set_id, _, number = trial_id.partition("-")
     values: Mapping[str, Any] = row.hyperparameters if row is not None else {}
-    repeat = int(number) - 1 if number else None
-    place = repeat if repeat is not None else int(set_id[1:])
-    return Trial(trial_id, trial_seed(seed, place), values, repeat)
+    drawn = Trial(set_id, trial_seed(config.seed, int(set_id[1:])), values)
+    if not number:
+        return drawn
+    assert isinstance(config, SweepConfig)
+    return Repetition.of(config).training(drawn, int(number) - 1, config.seed)
 
 
 def _points(

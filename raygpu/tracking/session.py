@@ -129,7 +129,7 @@ class Session(ABC):
         return tree
 
     def _write_again(self, tree: RunTree, lost: str, begun: str) -> None:
-        count = write_again(tree, self.folder, self.config.seed)
+        count = write_again(tree, self.folder, self.config)
         what = f"{count:,} trials" if self.kind == "sweep" else "its epochs"
         self._lines.append(
             f"MLflow: the run {lost} is not in the store any more; a new one, {begun}, was begun, and {what} written"
