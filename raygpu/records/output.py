@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,17 +17,30 @@ NAMES = ("stdout", "stderr")
 
 
 class _EnduringFile(io.FileIO):
-    """A standard stream that raises nothing: what a full disk does not take is left out, and once its reader or its
-    terminal is gone, /dev/null takes all the rest."""
+    """A standard stream that raises nothing: a slow reader is waited for, what a full disk does not take is left out,
+    and once its reader or its terminal is gone, /dev/null takes all the rest."""
 
     def write(self, data: Any, /) -> int:
-        """Write the data as far as it is taken, and return how much of it is done with."""
+        """Write the data as far as it is taken; return the size of all."""
+        left = memoryview(data).cast("B")
+        size = left.nbytes
         try:
-            return super().write(data)
+            while left:
+                taken: int | None = super().write(left)  # None for now, of a pipe that another process does not block
+                if taken is None:
+                    _wait(self.fileno())
+                left = left[taken or 0 :]
         except OSError as error:
             if error.errno not in FULL:
                 _to_null(self.fileno())
-            return memoryview(data).nbytes
+        return size
+
+
+def _wait(descriptor: int) -> None:
+    """Wait until a file takes more."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLOUT)
+    waiting.poll()
 
 
 def _to_null(descriptor: int) -> None:
@@ -59,7 +73,7 @@ def enduring_output() -> Iterator[None]:
 @contextmanager
 def _enduring(name: str) -> Iterator[None]:
     before = getattr(sys, name)
-    if type(before) is not io.TextIOWrapper or type(_raw(before)) is not io.FileIO:
+    if type(before) is not io.TextIOWrapper or type(_raw(before)) is not io.FileIO or before.closed:
         yield
         return
     with suppress(OSError):

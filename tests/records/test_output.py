@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from raygpu.records import output
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -75,6 +77,40 @@ def test_closed_streams_are_dev_null(closed: str, module: str, tmp_path: Path) -
     assert b"Traceback" not in done.stderr
     if "2>&-" not in closed:
         assert b"none.toml" in done.stderr
+
+
+def test_a_stream_that_the_caller_has_closed_stays_closed() -> None:
+    program = (
+        "import sys; from raygpu.records.output import enduring_output\n"
+        "sys.stdout.close()\n"
+        "with enduring_output():\n"
+        "    print('said', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "said\n")
+
+
+def test_a_slow_reader_of_a_pipe_that_does_not_block_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe is non-blocking once any of the processes that share it has made it so."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    taken = b""
+    wait = output._wait
+
+    def read_and_wait(descriptor: int) -> None:
+        """Read only once the pipe is full."""
+        nonlocal taken
+        taken += os.read(reader, 1 << 16)
+        wait(descriptor)
+
+    monkeypatch.setattr(output, "_wait", read_and_wait)
+    printed = bytes(range(256)) * 2000
+    with output._EnduringFile(writer, "w") as stream:
+        assert stream.write(printed) == len(printed)
+    while part := os.read(reader, 1 << 16):
+        taken += part
+    os.close(reader)
+    assert taken == printed
 
 
 @pytest.mark.parametrize(("flags", "printed"), [(["-u"], "at once"), ([], "")])
