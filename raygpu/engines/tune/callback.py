@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ray
 from ray import tune
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
@@ -96,7 +96,7 @@ class ArrayCallback(tune.Callback):
     def _forget(self, names: list[str]) -> None:
         """Let the stopping rule and the population forget trials that failed and are trained again."""
         for actor in self._actors().values():
-            with suppress(RayError):  # the workers tell of a lost actor
+            with _unless_lost():
                 ray.get(actor.forget.remote(names))
 
     def on_trial_result(
@@ -196,6 +196,7 @@ class ArrayCallback(tune.Callback):
         self._detail(lambda: trial_lines.went_back(name, epoch))
         if not epoch:
             live.checkpoints.pop(name, None)
+            live.arrays.pop(name, None)
             live.writer.restart(live.trials[name])
             live.tag_too_small(name)
 
@@ -316,7 +317,7 @@ class ArrayCallback(tune.Callback):
     def get_state(self) -> dict[str, Any]:
         """Return the records, the checkpoints, the stopping rule and the population for a resumed sweep."""
         for name, actor in self._actors().items():
-            with suppress(RayError):  # an actor that was lost: its last state counts
+            with _unless_lost():  # its last state counts
                 self._actor_states[name] = ray.get(actor.state.remote())
         return {
             "records": self.live.records.state(),
@@ -339,6 +340,17 @@ class ArrayCallback(tune.Callback):
         for name, actor in self._actors().items():
             if state.get(name) is not None:
                 ray.get(actor.restore.remote(state[name]))
+
+
+@contextmanager
+def _unless_lost() -> Iterator[None]:
+    """Pass over an actor that was lost, of which the workers tell; raise the errors of its code."""
+    try:
+        yield
+    except RayTaskError:
+        raise
+    except RayError:
+        pass
 
 
 def epochs_of(reports: Sequence[MemberReport]) -> tuple[list[float], float | None]:

@@ -195,7 +195,8 @@ class LiveSweep:
                     path.mkdir(parents=True)
                 with fetched(Storage(source)) as checkpoint:
                     extract(checkpoint, folders)
-            except (OSError, RuntimeError, StorageError) as error:  # torch.save raises a RuntimeError on a full disk
+            except Exception as error:  # a full disk, storage, a damaged file: the results are written all the same
+                logger.exception("the parameters of %s", ", ".join(folders))
                 self.warn(f"{', '.join(folders)}: parameters so far are not kept: {one_line(error)}")
                 for path in folders.values():
                     shutil.rmtree(path, ignore_errors=True)

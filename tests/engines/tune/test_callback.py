@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
@@ -151,13 +153,15 @@ def test_a_trial_that_begins_again_is_judged_by_its_last_attempt_alone(sweep_con
     assert {point.step: point.value for point in history} == {1: 0.01, 2: 0.02, 3: 0.03}
 
 
-def test_a_run_that_is_begun_again_keeps_the_shares_that_were_too_small(tmp_path: Path) -> None:
+def test_a_run_that_is_begun_again_keeps_the_shares_that_were_too_small_and_no_checkpoint(tmp_path: Path) -> None:
     alone, tags = Alone(tmp_path), dict[str, Any]()
     alone.live.shares = SimpleNamespace(too_small=lambda name: [("L4", Share(4)), ("L4", Share(2))])  # type: ignore[assignment]
     alone.runs.restart = lambda trial: tags.clear()  # type: ignore[attr-defined]
     alone.runs.tag = lambda name, values: tags.update(values)  # type: ignore[attr-defined]
+    alone.live.checkpoints, alone.live.arrays = {"t0000": "of the attempt before"}, {"t0000": "its checkpoint"}
     report = MemberReport("t0000", beginning=Beginning(0, TrialScores()))
     alone.callback.on_trial_result(0, [], alone.trial, alone.told | {"members": [report]})
+    assert (alone.live.checkpoints, alone.live.arrays) == ({}, {}), "nothing goes on from there again"
     assert tags == {"raygpu.out_of_memory": "1/4, 1/2"}
     assert alone.records.by_id["t0000"].epochs == 0
 
@@ -175,6 +179,25 @@ def test_a_failed_trial_that_runs_again_is_forgotten_by_the_rule(
     alone.live.records.end("t0000", "failed", error="ValueError: a fault of the code")
     alone.callback.on_trial_start(0, [], alone.trial)
     assert forgotten == ["t0000"]
+
+
+@pytest.mark.parametrize(
+    "error", [ActorDiedError(), RayTaskError("forget", "", KeyError("t0000")).as_instanceof_cause()]
+)
+def test_a_lost_rule_is_passed_over_and_a_fault_of_its_code_is_not(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(_: object) -> None:
+        raise error
+
+    alone = Alone(tmp_path)
+    monkeypatch.setattr("raygpu.engines.tune.callback.ray.get", get)
+    nothing = SimpleNamespace(remote=lambda *_: None)
+    alone.live.rule = SimpleNamespace(forget=nothing, state=nothing)
+    is_lost = isinstance(error, ActorDiedError)
+    for ask in (lambda: alone.callback._forget(["t0000"]), alone.callback.get_state):
+        with nullcontext() if is_lost else pytest.raises(KeyError):
+            ask()
 
 
 def test_an_array_s_error_in_another_encoding_is_told_and_one_without_words_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,15 @@ from raygpu.search.trials import EpochResult, Trial
 from tests.fakes.sweep import sweep_context
 
 
-def test_an_interrupted_trial_s_parameters_that_the_disk_does_not_take_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (UnpicklingError("pickle data was truncated"), "UnpicklingError: pickle data was truncated"),
+    ],
+)
+def test_an_interrupted_trial_s_parameters_that_cannot_be_read_or_written_are_told(
+    error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records, told = Records(2, Scoring("accuracy", True), [], 5), list[str]()
     shares: Any = None
@@ -34,10 +42,10 @@ def test_an_interrupted_trial_s_parameters_that_the_disk_does_not_take_are_told(
 
     def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
         if checkpoint.name == "array0":
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise error
 
     monkeypatch.setattr(live_sweep, "extract", extract)
     folder = tmp_path / "extracted"
     assert live.interrupted(folder, keep_all=True) == {"t0001": str(folder / "t0001")}
     assert [path.name for path in folder.iterdir()] == ["t0001"]
-    assert told == ["t0000: parameters so far are not kept: OSError: [Errno 28] No space left on device"]
+    assert told == [f"t0000: parameters so far are not kept: {said}"]
