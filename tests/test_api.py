@@ -274,3 +274,20 @@ def test_fields_as_flags() -> None:
     assert _flat({"metrics": ["accuracy", "loss"]}) == {"metrics": "accuracy,loss"}
     flat = _flat({"trials": 3, "gpu": {"fraction": 0.5, "tf32": True}, "cluster": {"address": "a:1"}})
     assert flat == {"trials": "3", "gpu.fraction": "0.5", "gpu.tf32": "true", "cluster.address": "a:1"}
+
+
+def test_an_experiment_that_travels_by_value_is_never_there_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run of the same code may read it at this moment."""
+    seen, write = list[str](), Path.write_bytes
+
+    def noted(path: Path, content: Any) -> int:
+        """Write, and note which file is not whole meanwhile."""
+        seen.append(path.name)
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", noted)
+    path = Path(named(lambda config: None, tmp_path))
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert path.name not in seen

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,9 @@ def named(experiment: Any, folder: Path) -> str:
         raise BadInput(f"experiment: {what} cannot travel to workers: {one_line(error)}; move it to a file") from error
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{what.rpartition('.')[2].strip('<>')}-{hashlib.sha256(content).hexdigest()[:12]}{PICKLED}"
-    path.write_bytes(content)
+    written = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    written.write_bytes(content)
+    written.replace(path)  # another run may read the same one at this moment
     return str(path.resolve())
 
 

@@ -31,6 +31,10 @@ RAY_RUNS = (
 ROWS_ARE_LOST = (
     "experiment: data() has its samples in Ray (raygpu.RayRows), and {} measures in a Ray of its own: give it arrays"
 )
+USED_ELSEWHERE = (
+    "another thread of this process runs a raygpu command, and Ray is one for a process: wait for its end, or run them"
+    " in processes of their own"
+)
 START_S = 60.0
 """Seconds that Ray's start may take after Ctrl-C or a fault, before it is closed."""
 ENGINES = {
@@ -97,6 +101,22 @@ class RayStart(Generic[AnyConfig]):
             interrupts.retake_signals()
 
 
+_USE = threading.RLock()
+"""Held by the thread whose command uses Ray."""
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Raise BadInput while another thread of this process uses Ray: it would end the other's Ray, and change how Tune
+    works there."""
+    if not _USE.acquire(blocking=False):
+        raise BadInput(USED_ELSEWHERE)
+    try:
+        yield
+    finally:
+        _USE.release()
+
+
 @contextmanager
 def ray_starting(
     config: AnyConfig,
@@ -115,20 +135,21 @@ def ray_starting(
     shows lines on waiting. apart: whether this machine's unequal GPUs are kept apart. least: smallest part of a
     service's GPUs that is of use. Raises BadInput if this process uses Ray already.
     """
-    if not wanted:
-        with faults_printed_first():
-            yield None
-        _end_ray_of_data()
-        return
-    require_no_ray()
-    measures = config.COMMAND == "balance"
-    used = service_use(config, gpus, console.warn, apart=apart, least=least, measures=measures)
-    with (
-        used as service,
-        _starting(config, gpus, source_folder, console, apart, service) as start,
-        faults_printed_first(),
-    ):
-        yield start
+    with _one_at_a_time():
+        if not wanted:
+            with faults_printed_first():
+                yield None
+            _end_ray_of_data()
+            return
+        require_no_ray()
+        measures = config.COMMAND == "balance"
+        used = service_use(config, gpus, console.warn, apart=apart, least=least, measures=measures)
+        with (
+            used as service,
+            _starting(config, gpus, source_folder, console, apart, service) as start,
+            faults_printed_first(),
+        ):
+            yield start
 
 
 @contextmanager
@@ -245,26 +266,27 @@ def measuring_ray(
     `gpus` are taken by their UUIDs and not by Ray. A Ray that the experiment's data() has started is ended first.
     Raises BadInput if samples lie in it.
     """
-    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():  # not an earlier command's rows
-        from raygpu.engines.cluster.ray_rows import rows_in_use
+    with _one_at_a_time():
+        if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():  # not an earlier command's rows
+            from raygpu.engines.cluster.ray_rows import rows_in_use
 
-        if rows_in_use():
-            raise BadInput(ROWS_ARE_LOST.format(config.COMMAND))
-        _end_ray_of_data()
-    ray_environment.prepare(local=True)
-    with service_use(config, gpus, tell, of=of, measures=True) as service:
-        job = f"{config.COMMAND} {config.name}"
-        if service is not None:
-            cluster = service.join(job)
-        else:
-            from raygpu.engines.cluster.local_cluster import start_local
+            if rows_in_use():
+                raise BadInput(ROWS_ARE_LOST.format(config.COMMAND))
+            _end_ray_of_data()
+        ray_environment.prepare(local=True)
+        with service_use(config, gpus, tell, of=of, measures=True) as service:
+            job = f"{config.COMMAND} {config.name}"
+            if service is not None:
+                cluster = service.join(job)
+            else:
+                from raygpu.engines.cluster.local_cluster import start_local
 
-            cluster = start_local(gpus, job)
-        interrupts.retake_signals()
-        try:
-            yield cluster
-        finally:
-            cluster.close()
+                cluster = start_local(gpus, job)
+            interrupts.retake_signals()
+            try:
+                yield cluster
+            finally:
+                cluster.close()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,3 +104,30 @@ def test_samples_in_a_ray_of_data_are_not_lost_without_a_word(monkeypatch: pytes
     monkeypatch.setattr(ray_startup, "service_use", lambda *_, **__: pytest.fail("reached"))
     with pytest.raises(pytest.fail.Exception, match="reached"), ray_startup.measuring_ray(config, (), print):
         pass
+
+
+def test_a_second_thread_s_command_is_refused_and_leaves_ray_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray, and what a sweep changes of Tune, are one for a process."""
+    ended, faults = list[bool](), list[str]()
+    monkeypatch.setattr(ray_startup, "_end_ray_of_data", lambda: ended.append(True))
+    config: Any = SimpleNamespace(COMMAND="pack", name="test")
+    nothing: Any = SimpleNamespace()
+
+    def other() -> None:
+        """Begin a command of each kind."""
+        for begin in (
+            lambda: ray_startup.measuring_ray(config, (), lambda _: None),
+            lambda: ray_startup.ray_starting(config, (), Path(), nothing, apart=False, wanted=False),
+        ):
+            try:
+                with begin():
+                    pass
+            except BadInput as error:
+                faults.append(str(error))
+
+    with ray_startup.ray_starting(config, (), Path(), nothing, apart=False, wanted=False):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert faults == [ray_startup.USED_ELSEWHERE] * 2
+    assert ended == [True], "by the first command, at its own end"
