@@ -98,6 +98,17 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
     return mlflow, uri, str(known.experiment_id)
 
 
+def another(uri: str) -> Any:
+    """Return another client of a store that `connect` has opened in some process. uri: its full URI."""
+    client_class = _client_class()
+    prepare_environment(served=scheme(uri) in ("http", "https"))
+    if scheme(uri) == "sqlite":
+        sqlite_file.defer_syncs(sqlite_path(uri))
+    mlflow = client_class(uri)
+    mlflow.search_experiments(max_results=1)  # connects
+    return mlflow
+
+
 def sync(uri: str) -> None:
     """Wait until the disk has what a SQLite store has taken; other stores wait by themselves. Raises OSError."""
     if scheme(uri) == "sqlite":
@@ -143,6 +154,8 @@ def prepare_environment(*, served: bool) -> None:
 
 def fault(uri: str, error: BaseException) -> TrackingError:
     """Return a failure as an error of one line without secrets: Refused if a retry cannot help, else TrackingError."""
+    if isinstance(error, TrackingError):
+        return error
     kind = Refused if _final(error) else TrackingError
     text = cleaned(one_line(_root(error)), uri)
     advice = "check the URI and the rights of its user" if kind is Refused else "is it running, and within reach?"

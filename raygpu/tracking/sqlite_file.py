@@ -15,6 +15,9 @@ from typing import Any
 
 LOCAL = frozenset({"apfs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems of one machine; over a network, a write-ahead log breaks the file (sqlite.org/wal.html)."""
+WITH_LOG = b"\x02\x02"
+"""Versions of the formats to write and to read, in the header of a file with a write-ahead log
+(sqlite.org/fileformat2.html)."""
 MOUNTS = Path("/proc/self/mounts")
 _deferring: set[Path] = set()
 """Files whose connections in this process do not wait for the disk."""
@@ -45,6 +48,16 @@ def _defer(connection: Any, _: object) -> None:
     name = connection.execute("PRAGMA database_list").fetchone()[2]
     if Path(name).resolve() in _deferring and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def has_log(path: Path) -> bool:
+    """Return whether a database file has a write-ahead log, so that processes which write to it wait for each other's
+    commits alone."""
+    try:
+        with path.open("rb") as file:
+            return file.read(20)[18:] == WITH_LOG
+    except OSError:
+        return False
 
 
 def sync(path: Path) -> None:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,14 @@ class Writer(TrialWriter):
                 self._abandoned.wait(LONGEST_RETRY_S if not self._closing.is_set() else 1.0)
 
     def _loop(self, tree: RunTree) -> None:
-        deliverer = Deliverer(tree, self._pending, self._lock, self._set_aside, self._advance, self._abandoned)
+        deliverer = Deliverer(
+            tree, self._pending, self._lock, self._set_aside, self._advance, self._abandoned, self._cpus
+        )
+        with closing(deliverer):
+            self._deliver_all(tree, deliverer)
+
+    def _deliver_all(self, tree: RunTree, deliverer: Deliverer) -> None:
+        """Deliver, turn by turn, until the writer is closed and nothing waits, or the deliveries are given up."""
         rest_s, retry_s = self._interval_s, 0.0
         while not self._abandoned.is_set():
             if not self._pending:
@@ -220,8 +228,8 @@ class Writer(TrialWriter):
             self._wake.clear()
             self._drain(tree)
             self._keep()
-            closing = self._closing.is_set()
-            turn = deliverer.turn(closing=closing, settle_s=self._interval_s if retry_s else None)
+            is_last = self._closing.is_set()
+            turn = deliverer.turn(closing=is_last, settle_s=self._interval_s if retry_s else None)
             self.delayed = deliverer.delayed if turn.failed else None
             if turn.failed:
                 retry_s = 1.0 if turn.delivered else min(LONGEST_RETRY_S, max(1.0, 2 * retry_s))
@@ -229,7 +237,7 @@ class Writer(TrialWriter):
             rest_s, retry_s = self._rest_s(turn.cpu_s), 0.0
             self._shorten_journal(tree)
             with self._lock:
-                if closing and not self._pending and not self._incoming:
+                if is_last and not self._pending and not self._incoming:
                     return
 
     def _rest_s(self, cpu_s: float) -> float:
@@ -240,8 +248,11 @@ class Writer(TrialWriter):
             ended += sum(queue[0].end is not None for queue in self._pending.batches.values())
         if ended >= MOST_ENDED:
             return self._interval_s
-        rest_s = cpu_s / (self._cpu_share * len(os.sched_getaffinity(0)))
-        return min(LONGEST_REST_S, max(self._interval_s, rest_s))
+        return min(LONGEST_REST_S, max(self._interval_s, cpu_s / self._cpus()))
+
+    def _cpus(self) -> float:
+        """Return how many CPUs deliveries may take at present: at the end all of them."""
+        return len(os.sched_getaffinity(0)) * (1.0 if self._closing.is_set() else self._cpu_share)
 
     def _drain(self, tree: RunTree) -> None:
         with self._lock:

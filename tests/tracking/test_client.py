@@ -11,6 +11,7 @@ import boto3.exceptions
 import botocore.exceptions
 import pytest
 
+from raygpu.errors import TrackingError
 from raygpu.tracking.client import Refused, fault
 
 FAILS_ONCE = """
@@ -50,6 +51,7 @@ def test_an_import_that_fails_for_a_moment_is_done_anew(module: str, tmp_path: P
         (boto3.exceptions.S3UploadFailedError("An error occurred (503): SlowDown"), False),
         (PermissionError(errno.EACCES, "Permission denied"), True),
         (ValueError("no such artifact"), True),
+        (TrackingError("tracking: a process that writes to the store has ended"), False),
     ],
 )
 def test_what_may_be_mended_is_tried_again(error: Exception, final: bool) -> None:

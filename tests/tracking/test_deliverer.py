@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import load
 from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import RunTree
+from raygpu.tracking.store_process import StoreProcess
 from raygpu.tracking.writer import Writer
 from tests.tracking.services import children, epoch, eventually, losses, trial
 
@@ -108,11 +111,11 @@ def test_few_runs_get_their_parameters_at_once(tree: RunTree, tmp_path: Path) ->
     assert writer.close(120) == 0
 
 
-def deliverer_of(tree: RunTree, pending: Pending) -> Deliverer:
+def deliverer_of(tree: RunTree, pending: Pending, cpus: float = 1.0) -> Deliverer:
     def refused(*what: Any) -> None:
         raise AssertionError(what)
 
-    return Deliverer(tree, pending, threading.RLock(), refused, lambda: None, threading.Event())
+    return Deliverer(tree, pending, threading.RLock(), refused, lambda: None, threading.Event(), lambda: cpus)
 
 
 def put(pending: Pending, kind: Any, value: Any) -> None:
@@ -180,6 +183,105 @@ def test_a_store_that_fails_stops_all_that_write_to_it(tree: RunTree, monkeypatc
     assert len(asked) <= 2 * 3 * 2, "each of the three asks for a run, probes the sweep's, and stops"
     assert "500: the database failed" in str(turns.delayed)
     assert len(pending.batches) == 50
+
+
+def put_whole(pending: Pending, num_trials: int) -> None:
+    """Let runs wait that are over."""
+    for index in range(num_trials):
+        put(pending, "begin", trial(index))
+        pending.add(Write("epochs", f"t{index:04d}", [epoch(1), epoch(2)], 2))
+        put(pending, "end", TrialRecord(trial(index), "finished"))
+
+
+@pytest.fixture
+def awaited(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> list[StoreProcess]:
+    """Processes that were started: this one writes no further run before the first of them is ready."""
+    monkeypatch.setattr(deliverer, "HELP_S", 0.0)
+    started: list[StoreProcess] = []
+    create = tree.mlflow.create_run
+
+    def start(uri: str) -> StoreProcess:
+        started.append(StoreProcess(uri))
+        return started[-1]
+
+    def waiting(*arguments: Any, **named: Any) -> Any:
+        if started:
+            eventually(lambda: started[0].cpu_s or started[0].is_lost)
+        return create(*arguments, **named)
+
+    monkeypatch.setattr(deliverer, "StoreProcess", start)
+    monkeypatch.setattr(tree.mlflow, "create_run", waiting)
+    return started
+
+
+def test_another_process_writes_to_a_file_where_many_runs_wait(tree: RunTree, awaited: list[StoreProcess]) -> None:
+    pending, num_trials = Pending(), 60
+    put_whole(pending, num_trials)
+    turns = deliverer_of(tree, pending, cpus=2.0)
+    turn = turns.turn(closing=True)
+    assert (turn.delivered, turn.failed, len(awaited)) == (num_trials, False, 1)
+    assert not pending
+    assert turn.cpu_s > awaited[0].cpu_s > 0
+    turns.close()
+    assert awaited[0].is_lost
+    runs = children(tree)
+    assert len(runs) == num_trials
+    for run in runs.values():
+        assert (run.info.status, run.info.start_time, run.info.end_time) == ("FINISHED", 1, 1)
+        assert losses(tree, run) == [(1, 0.5), (2, 0.5)]
+
+
+def test_a_process_that_dies_loses_no_run(
+    tree: RunTree, awaited: list[StoreProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending, num_trials = Pending(), 60
+    put_whole(pending, num_trials)
+    turns = deliverer_of(tree, pending, cpus=2.0)
+    log = RunTree.log
+
+    def dying(written: RunTree, *arguments: Any, **named: Any) -> None:
+        if written is not tree:
+            os.kill(written.mlflow.pid, signal.SIGKILL)
+        log(written, *arguments, **named)
+
+    monkeypatch.setattr(RunTree, "log", dying)
+    turn = turns.turn(closing=True)
+    assert (turn.delivered, turn.failed) == (num_trials - 1, True)
+    assert "a process that writes to the store has ended" in str(turns.delayed)
+    assert turns.turn(closing=True).delivered == 1
+    assert len(awaited) == 1, "what has failed is not tried again"
+    turns.close()
+    assert {run.info.status for run in children(tree).values()} == {"FINISHED"}
+    assert len(children(tree)) == num_trials
+
+
+@pytest.mark.parametrize(("num_trials", "cpus"), [(60, 1.0), (deliverer.CROWD - 1, 4.0)])
+def test_no_other_process_writes_where_runs_or_cpus_are_few(
+    tree: RunTree, awaited: list[StoreProcess], num_trials: int, cpus: float
+) -> None:
+    pending = Pending()
+    put_whole(pending, num_trials)
+    assert deliverer_of(tree, pending, cpus).turn(closing=True).delivered == num_trials
+    assert not awaited
+
+
+def test_a_file_without_a_log_has_one_writer(
+    tree: RunTree, awaited: list[StoreProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.tracking.sqlite_file.has_log", lambda path: False)
+    pending = Pending()
+    put_whole(pending, 60)
+    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True).delivered == 60
+    assert not awaited
+
+
+def test_deliveries_take_all_cpus_once_nothing_else_does(tree: RunTree, tmp_path: Path) -> None:
+    writing = Writer(tree, tmp_path / "journal.jsonl", cpu_share=0.25)
+    num_cpus = len(os.sched_getaffinity(0))
+    assert writing._cpus() == 0.25 * num_cpus
+    writing.finish()
+    assert writing._cpus() == num_cpus
+    assert writing.close(60) == 0
 
 
 def test_the_journal_forgets_what_was_delivered_while_other_runs_wait(

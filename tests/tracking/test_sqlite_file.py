@@ -30,6 +30,7 @@ def test_a_store_that_raygpu_makes_has_a_write_ahead_log(tmp_path: Path, mounts:
     tree = RunTree.open(f"sqlite:///{tmp_path}/runs/mlflow.db", "digits")
     tree.end_run(tree.start_run("one", {}, {}), "finished")
     assert journal(tmp_path / "runs" / "mlflow.db") == "wal"
+    assert sqlite_file.has_log(tmp_path / "runs" / "mlflow.db")
 
 
 def test_a_file_that_exists_keeps_its_journal(tmp_path: Path, mounts: Path) -> None:
@@ -39,6 +40,8 @@ def test_a_file_that_exists_keeps_its_journal(tmp_path: Path, mounts: Path) -> N
         database.execute("CREATE TABLE notes (text)")
     sqlite_file.create(path)
     assert journal(path) == "delete"
+    assert not sqlite_file.has_log(path)
+    assert not sqlite_file.has_log(tmp_path / "none.db")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
