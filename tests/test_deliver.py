@@ -25,6 +25,7 @@ from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking.client import Refused
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.session import SweepSession, TrainSession, open_store
+from raygpu.tracking.writer import CpuLimit
 from raygpu.workflow import training_run
 from raygpu.workflow.training_run import TrainingRun
 from tests.tracking.services import children, epoch, eventually, lose_first_run, losses, trial
@@ -75,7 +76,7 @@ def locked(config: SweepConfig) -> Iterator[None]:
 
 
 def begun(config: SweepConfig, folder: RunDirectory) -> SweepSession:
-    return SweepSession(config, folder, open_store(config), cpu_share=1.0)
+    return SweepSession(config, folder, open_store(config), cpus=CpuLimit(1.0))
 
 
 def work(session: SweepSession) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def test_a_store_that_is_locked_at_the_beginning_gets_all_once_it_is_free(
 ) -> None:
     tree = open_store(config)
     with locked(config):
-        session = SweepSession(config, folder, tree, cpu_share=1.0)
+        session = SweepSession(config, folder, tree, cpus=CpuLimit(1.0))
         summary = work(session)
         time.sleep(1)
     said = session.close(summary, interrupted=False)
@@ -122,7 +123,7 @@ def test_a_store_that_is_locked_throughout_gets_all_by_deliver(
 ) -> None:
     tree = open_store(config)
     with locked(config):
-        session = SweepSession(config, folder, tree, cpu_share=1.0)
+        session = SweepSession(config, folder, tree, cpus=CpuLimit(1.0))
         summary = work(session)
         said = session.close(summary, interrupted=False)
         assert "3 writes are not in MLflow (the store has taken nothing for 3 s)" in said[-1]
@@ -148,7 +149,7 @@ def test_a_store_that_comes_later_than_it_was_waited_for_is_no_fault(
     monkeypatch.setattr("raygpu.tracking.session.OPEN_S", 0.1)
     tree = open_store(config)
     with locked(config):
-        session = SweepSession(config, folder, tree, cpu_share=1.0)
+        session = SweepSession(config, folder, tree, cpus=CpuLimit(1.0))
         with pytest.raises(TrackingError, match="the store was not ready"):
             session.tree()
     summary = work(session)
@@ -162,7 +163,7 @@ def test_a_lost_answer_at_the_beginning_makes_no_second_run(
     tree = open_store(config)
     assert tree is not None
     asked = lose_first_run(tree, monkeypatch)
-    session = SweepSession(config, folder, tree, cpu_share=1.0)
+    session = SweepSession(config, folder, tree, cpus=CpuLimit(1.0))
     assert session.close(work(session), interrupted=False) == []
     assert len(asked) == 2, "the run's, and the trial's"
     whole(config)
@@ -292,7 +293,7 @@ def test_the_run_of_a_training_that_failed_stays_a_failed_one(
     folder = RunDirectory.create(tmp_path / "runs", "t")
     folder.write_config(training, tmp_path, kind="train")
     folder.write_summary({"tracking": {"status": "interrupted"}})  # of an earlier start
-    session = TrainSession(training, folder, open_store(training), cpu_share=1.0)
+    session = TrainSession(training, folder, open_store(training), cpus=CpuLimit(1.0))
     tree = session.tree()
     assert tree is not None
     monkeypatch.setattr(training_run, "FAILED_S", 1.0)

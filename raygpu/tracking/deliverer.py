@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,10 +164,13 @@ class Deliverer:
             return
         if not (self._takes_processes and all(process.is_ready for process in self._processes)):
             return
-        with suppress(OSError):  # no memory for another process
+        try:
             process = StoreProcess(self._tree.uri)
-            self._processes.append(process)
-            turn.start(self._work_beside, turn, process)
+        except (OSError, TrackingError):  # no memory for another process
+            self._takes_processes = False
+            return
+        self._processes.append(process)
+        turn.start(self._work_beside, turn, process)
 
     def _deliver(self, batch: Batch, turn: _Tally, tree: RunTree) -> bool:
         """Deliver a batch; return whether the next one of its run may follow."""

@@ -26,7 +26,7 @@ from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.spool import Spool
 from raygpu.tracking.stores import scheme, ui_command
 from raygpu.tracking.values import flat
-from raygpu.tracking.writer import CPU_SHARE, Writer
+from raygpu.tracking.writer import CpuLimit, Writer
 
 OPEN_S = 60.0
 FUSED_CPU_SHARE = 0.25
@@ -66,10 +66,10 @@ class Session(ABC):
         folder: RunDirectory,
         tree: RunTree | Callable[[], RunTree] | None,
         *,
-        cpu_share: float = CPU_SHARE,
+        cpus: CpuLimit | None = None,
         presentation: Presentation | None = None,
     ) -> None:
-        """Start the writer, if tracking is on. cpu_share: largest share of this machine's CPUs for writing.
+        """Start the writer, if tracking is on. cpus: limit of the CPU time for writing.
 
         tree: the open store, or a function that opens it in the writer's thread; None where tracking is off.
         presentation: on MLflow's pages; written again at the end.
@@ -97,7 +97,7 @@ class Session(ABC):
             if not self._may_exist:
                 folder.write_run({"mlflow_key": self._key})
             opened = tree if callable(tree) else lambda: tree
-            self.writer = Writer(lambda: self._begin(opened()), folder.journal, cpu_share=cpu_share)
+            self.writer = Writer(lambda: self._begin(opened()), folder.journal, cpus=cpus)
 
     def _begin(self, tree: RunTree) -> RunTree:
         """Begin the run, or go on with it; called in the writer's thread, again until it succeeds."""

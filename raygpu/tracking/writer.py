@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ REFUSED = "refused.jsonl"
 """File, beside the journal, of the values that MLflow refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class CpuLimit:
+    """Limit of the CPU time for writing."""
+
+    share: float = CPU_SHARE
+    """Largest share of the CPUs until the end of the run."""
+    num_cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+
 class Writer(TrialWriter):
     """Queue for writes to MLflow, delivered by a thread. All methods but `ready` and `close` return immediately."""
 
@@ -56,13 +66,13 @@ class Writer(TrialWriter):
         tree: RunTree | Callable[[], RunTree],
         journal: Path,
         interval_s: float = 0.5,
-        cpu_share: float = CPU_SHARE,
+        cpus: CpuLimit | None = None,
     ) -> None:
         """Start the thread. tree: the run tree, or a function that opens it, called in the thread until it succeeds.
 
         journal: file of the waiting writes. Writes that an earlier writer left there are delivered first; `tree` then
-        has its run resumed. interval_s: shortest time for which writes gather. cpu_share: largest share of this
-        machine's CPUs for the thread until `finish` or `close`. Raises TrackingError if the journal cannot be read.
+        has its run resumed. interval_s: shortest time for which writes gather. cpus: limit of the CPU time;
+        default: of a thread that has little to write. Raises TrackingError if the journal cannot be read.
         """
         self.faults: list[str] = []
         """Faults of writes that MLflow refused for good or the disk did not take, a line for each different fault."""
@@ -70,7 +80,7 @@ class Writer(TrialWriter):
         """Reason why writes wait at present; None while they are delivered."""
         self._journal = Journal(journal)
         self._interval_s = interval_s
-        self._cpu_share = cpu_share
+        self._cpu_limit = cpus or CpuLimit()
         self._tree: RunTree | None = None
         self._failure: TrackingError | None = None
         self._incoming = deque(self._journal.take_over())
@@ -251,8 +261,8 @@ class Writer(TrialWriter):
         return min(LONGEST_REST_S, max(self._interval_s, cpu_s / self._cpus()))
 
     def _cpus(self) -> float:
-        """Return how many CPUs deliveries may take at present: at the end all of them."""
-        return len(os.sched_getaffinity(0)) * (1.0 if self._closing.is_set() else self._cpu_share)
+        """Return how many CPUs deliveries may take at present: from `finish` or `close` on all of them."""
+        return self._cpu_limit.num_cpus * (1.0 if self._closing.is_set() else self._cpu_limit.share)
 
     def _drain(self, tree: RunTree) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ from raygpu.cli.set_view import single_line, verdict
 from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.devices import disk
+from raygpu.devices.host import num_cpus
 from raygpu.engines.cluster import ray_files
 from raygpu.errors import BadInput, RaygpuError, TrackingError, one_line
 from raygpu.experiment import num_samples
@@ -108,7 +109,7 @@ class SweepUnderWay:
 
     def __init__(self, planned: PlannedSweep, console: SweepConsole) -> None:
         from raygpu.tracking.session import FUSED_CPU_SHARE, SweepSession
-        from raygpu.tracking.writer import CPU_SHARE
+        from raygpu.tracking.writer import CPU_SHARE, CpuLimit
 
         prepared, decision, cluster = planned.prepared, planned.decision, planned.cluster
         config = prepared.config
@@ -123,13 +124,13 @@ class SweepUnderWay:
         self.records = Records(num_trials, scoring, cluster.devices, config.epochs, schedule, repetition)
         self.records.time_budget_s = config.time_budget_s
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
-        share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
+        cpus = CpuLimit(FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE, num_cpus())
         self.timeline = Timeline(self.folder.timeline, config.metric)
         note_plan(self.folder, config, planned.found.source, planned.plan_lines)
         shown = presentation(config, self.folder, None)
         self.store = planned.store
         tree = self.store.tree if self.store is not None else None
-        self.session = SweepSession(config, self.folder, tree, cpu_share=share, presentation=shown)
+        self.session = SweepSession(config, self.folder, tree, cpus=cpus, presentation=shown)
         self.stages = Stages()
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}

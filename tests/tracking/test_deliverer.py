@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from sqlalchemy import Engine, event
@@ -20,7 +21,7 @@ from raygpu.tracking.journal import load
 from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.store_process import StoreProcess
-from raygpu.tracking.writer import Writer
+from raygpu.tracking.writer import CpuLimit, Writer
 from tests.tracking.services import children, epoch, eventually, losses, trial
 
 NUM_TRIALS = 24
@@ -275,12 +276,27 @@ def test_a_file_without_a_log_has_one_writer(
     assert not awaited
 
 
+def test_a_process_that_cannot_start_is_asked_for_once(
+    tree: RunTree, awaited: list[StoreProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def failing(uri: str) -> StoreProcess:
+        asked.append(uri)
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(deliverer, "StoreProcess", failing)
+    pending = Pending()
+    put_whole(pending, 40)
+    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True) == deliverer.Turn(40, False, ANY)
+    assert asked == [tree.uri]
+
+
 def test_deliveries_take_all_cpus_once_nothing_else_does(tree: RunTree, tmp_path: Path) -> None:
-    writing = Writer(tree, tmp_path / "journal.jsonl", cpu_share=0.25)
-    num_cpus = len(os.sched_getaffinity(0))
-    assert writing._cpus() == 0.25 * num_cpus
+    writing = Writer(tree, tmp_path / "journal.jsonl", cpus=CpuLimit(0.25, num_cpus=8))
+    assert writing._cpus() == 2
     writing.finish()
-    assert writing._cpus() == num_cpus
+    assert writing._cpus() == 8
     assert writing.close(60) == 0
 
 
