@@ -7,7 +7,9 @@ Each run has four hyper-parameters and five epochs of three metrics, as a trial 
 send it take turns: all at once, as a trial that is over before the writer's next turn; begun first and the rest at its
 end, as a trial in an array; and begun with its parameters, as raygpu did until 2026-11-25. CPU times are those of the
 thread that writes; beside the median stands the tenth percentile, which a busy machine disturbs less. Statements are
-noted in runs of their own. With --server-pids, the CPU time of these processes and of all below them is measured too.
+noted in runs of their own. "side by side" are runs that are over, sent by as many threads as the store takes and, where
+that pays, by other processes: about 600 runs repay their start. With --server-pids, the CPU time of these processes and
+of all below them is measured too.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import psutil
 
 from experiments.benchmarks import record
+from raygpu.devices.host import num_cpus
 from raygpu.errors import redacted
 from raygpu.records.trial_writer import Kind
 from raygpu.search.scoring import TrialScores
@@ -80,7 +83,8 @@ def measure(tree: RunTree, num_runs: int, pids: list[int]) -> dict[str, Any]:
             for number in range(WARM):
                 send(tree, f"traced-{number}-{len(stops)}", stops)
         found[name] = {"cpu_ms": _ms(cpu), "wall_ms": _ms(wall), **trace.per_run(WARM)}
-    found["side by side"] = side_by_side(tree, num_runs, pids)
+    for cpus in sorted({1, num_cpus()}):
+        found[f"side by side, CPUs: {cpus}"] = side_by_side(tree, num_runs, pids, cpus)
     return found
 
 
@@ -105,20 +109,22 @@ def send(tree: RunTree, name: str, stops: tuple[int, ...]) -> None:
         given = given[stop:]
 
 
-def side_by_side(tree: RunTree, num_runs: int, pids: list[int]) -> dict[str, Any]:
-    """Send many runs that are over, as the writer's thread does, and return the cost of each."""
+def side_by_side(tree: RunTree, num_runs: int, pids: list[int], cpus: int) -> dict[str, Any]:
+    """Send many runs that are over, as the writer's thread does with so many CPUs, and return the cost of each."""
     pending, now_ms = Pending(), int(time.time() * 1000)
     for number in range(num_runs):
-        name = f"side-{number}"
+        name = f"side-{cpus}-{number}"
         for kind, value in writes(name):
             pending.add(Write(kind, name, value, now_ms))
-    turns = Deliverer(tree, pending, RLock(), _refused, lambda: None, Event())
+    turns = Deliverer(tree, pending, RLock(), _refused, lambda: None, Event(), lambda: cpus)
     began_s, before_s = time.perf_counter(), _cpu_s(pids)
     turn = turns.turn(closing=True)
     wall_s, served_s = time.perf_counter() - began_s, _cpu_s(pids) - before_s
+    processes = len(turns.processes)
+    turns.close()
     if turn.delivered != num_runs or turn.failed:
         raise RuntimeError(f"{turn.delivered} of {num_runs} runs were delivered: {turns.delayed}")
-    found = {"threads": turns.writers, "runs_per_s": round(num_runs / wall_s, 1)}
+    found = {"threads": turns.writers, "other_processes": processes, "runs_per_s": round(num_runs / wall_s, 1)}
     found["cpu_ms"] = round(1000 * turn.cpu_s / num_runs, 2)
     if pids:
         found["server_cpu_ms"] = round(1000 * served_s / num_runs, 2)

@@ -78,7 +78,7 @@ class Deliverer:
         self._tree, self._pending, self._lock = tree, pending, lock
         self._set_aside, self._advanced, self._given_up = set_aside, advanced, given_up
         self._cpus = cpus
-        self._processes: list[StoreProcess] = []
+        self.processes: list[StoreProcess] = []
         """Other processes that write to the store, or are about to, or have ended."""
         self._takes_processes = scheme(tree.uri) == "sqlite" and sqlite_file.has_log(sqlite_path(tree.uri))
         self._written_s: dict[str, float] = {}
@@ -107,7 +107,7 @@ class Deliverer:
         for _ in range(writers - 1):
             turn.start(self._work, turn)
         if len(ready) > 1:
-            for process in self._processes:
+            for process in self.processes:
                 turn.start(self._work_beside, turn, process)
         self._work(turn, calls_for_help=True)
         for thread in turn.threads:
@@ -116,9 +116,9 @@ class Deliverer:
 
     def close(self) -> None:
         """End the other processes that write."""
-        for process in self._processes:
+        for process in self.processes:
             process.close()
-        self._processes.clear()
+        self.processes.clear()
 
     def _rests(self, batch: Batch, before_s: float) -> bool:
         """Return whether a run that goes on was written to later than `before_s`."""
@@ -159,17 +159,17 @@ class Deliverer:
 
     def _call_for_help(self, turn: _Tally) -> None:
         """Start another process to write, if that pays and the CPUs allow it."""
-        writers = 1 + len(self._processes)  # those that have ended count, too: what fails is not tried again and again
+        writers = 1 + len(self.processes)  # those that have ended count, too: what fails is not tried again and again
         if turn.delivered < CROWD or turn.left_s < HELP_S * writers or writers >= min(1 + MOST_PROCESSES, self._cpus()):
             return
-        if not (self._takes_processes and all(process.is_ready for process in self._processes)):
+        if not (self._takes_processes and all(process.is_ready for process in self.processes)):
             return
         try:
             process = StoreProcess(self._tree.uri)
         except (OSError, TrackingError):  # no memory for another process
             self._takes_processes = False
             return
-        self._processes.append(process)
+        self.processes.append(process)
         turn.start(self._work_beside, turn, process)
 
     def _deliver(self, batch: Batch, turn: _Tally, tree: RunTree) -> bool:
