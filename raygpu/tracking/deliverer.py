@@ -44,7 +44,7 @@ TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DeliveryTurn:
     """The outcome of a turn over all waiting batches."""
 
     delivered: int
@@ -84,17 +84,17 @@ class Deliverer:
         self._written_s: dict[str, float] = {}
         """Moment of the last write to each run that goes on, by trial id."""
 
-    def turn(self, *, closing: bool, settle_s: float | None = None) -> Turn:
+    def turn(self, *, closing: bool, settle_s: float | None = None) -> DeliveryTurn:
         """Deliver the waiting batches.
 
         closing: whether runs that go on wait no longer. settle_s: after a failed turn, pause before the first call to a
         store that answers again.
         """
         if self._tree.run_id is None:
-            return Turn(0, True, 0.0)
+            return DeliveryTurn(0, True, 0.0)
         if settle_s is not None:
             if self._away():
-                return Turn(0, True, 0.0)
+                return DeliveryTurn(0, True, 0.0)
             # A server that comes back first works through requests whose answers nobody waits for any more: a run
             # that one of them begins must be there before it is looked for.
             self._given_up.wait(settle_s)
@@ -112,7 +112,7 @@ class Deliverer:
         self._work(turn, calls_for_help=True)
         for thread in turn.threads:
             thread.join()
-        return Turn(turn.delivered, turn.failed or self._given_up.is_set(), turn.cpu_s)
+        return DeliveryTurn(turn.delivered, turn.failed or self._given_up.is_set(), turn.cpu_s)
 
     def close(self) -> None:
         """End the other processes that write."""
