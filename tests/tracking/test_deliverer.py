@@ -288,7 +288,7 @@ def test_a_process_that_cannot_start_is_asked_for_once(
     monkeypatch.setattr(deliverer, "StoreProcess", failing)
     pending = Pending()
     put_whole(pending, 40)
-    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True) == deliverer.Turn(40, False, ANY)
+    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True) == deliverer.DeliveryTurn(40, False, ANY)
     assert asked == [tree.uri]
 
 
