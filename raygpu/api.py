@@ -34,6 +34,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.by_value import named
 from raygpu.workflow.opened_run import BalanceRun, PackRun, PlaceRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
 from raygpu.workflow.promotion import NO_SCHEDULE, promoted, with_sweep_settings
+from raygpu.workflow.ray_startup import one_at_a_time
 
 __all__ = [
     "open_run",
@@ -49,6 +50,7 @@ CODE = ".experiments"
 """Folder below runs_dir for experiments that travel by value."""
 
 
+@one_at_a_time()
 def run_sweep(
     experiment: Any = None,
     *,
@@ -78,6 +80,7 @@ def run_sweep(
     return SweepRun(RunDirectory.existing(result.folder))
 
 
+@one_at_a_time()
 def run_training(
     what: Any = None,
     *,
@@ -105,6 +108,7 @@ def run_training(
     return TrainRun(RunDirectory.existing(result.folder, "train"))
 
 
+@one_at_a_time()
 def run_pack(what: Any = None, *, hyperparameters: Mapping[str, Any] | None = None, **fields: Any) -> PackRun:
     """Measure how many trainings one GPU carries, and which way of sharing it is fastest.
 
@@ -117,6 +121,7 @@ def run_pack(what: Any = None, *, hyperparameters: Mapping[str, Any] | None = No
     return PackRun(result.profile, result.folder, tuple(result.verdict))
 
 
+@one_at_a_time()
 def run_balance(what: Any = None, *, hyperparameters: Mapping[str, Any] | None = None, **fields: Any) -> BalanceRun:
     """Measure how a batch is split best over unequal devices.
 
@@ -129,6 +134,7 @@ def run_balance(what: Any = None, *, hyperparameters: Mapping[str, Any] | None =
     return BalanceRun(RunDirectory.existing(result.folder, "balance"))
 
 
+@one_at_a_time()
 def run_placement(what: Any = None, *, hyperparameters: Mapping[str, Any] | None = None, **fields: Any) -> PlaceRun:
     """Compare placements of a model's parts on several devices.
 

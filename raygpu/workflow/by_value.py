@@ -33,8 +33,11 @@ def named(experiment: Any, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{what.rpartition('.')[2].strip('<>')}-{hashlib.sha256(content).hexdigest()[:12]}{PICKLED}"
     written = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    written.write_bytes(content)
-    written.replace(path)  # another run may read the same one at this moment
+    try:
+        written.write_bytes(content)
+        written.replace(path)  # another run may read the same one at this moment
+    finally:
+        written.unlink(missing_ok=True)
     return str(path.resolve())
 
 

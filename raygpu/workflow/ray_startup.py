@@ -102,13 +102,13 @@ class RayStart(Generic[AnyConfig]):
 
 
 _USE = threading.RLock()
-"""Held by the thread whose command uses Ray."""
+"""Held by the thread that runs a command."""
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Raise BadInput while another thread of this process uses Ray: it would end the other's Ray, and change how Tune
-    works there."""
+def one_at_a_time() -> Iterator[None]:
+    """Raise BadInput while another thread of this process runs a command: it would end the other's Ray, change how Tune
+    works there, and begin the other's time anew. Also a decorator."""
     if not _USE.acquire(blocking=False):
         raise BadInput(USED_ELSEWHERE)
     try:
@@ -135,7 +135,7 @@ def ray_starting(
     shows lines on waiting. apart: whether this machine's unequal GPUs are kept apart. least: smallest part of a
     service's GPUs that is of use. Raises BadInput if this process uses Ray already.
     """
-    with _one_at_a_time():
+    with one_at_a_time():
         if not wanted:
             with faults_printed_first():
                 yield None
@@ -266,7 +266,7 @@ def measuring_ray(
     `gpus` are taken by their UUIDs and not by Ray. A Ray that the experiment's data() has started is ended first.
     Raises BadInput if samples lie in it.
     """
-    with _one_at_a_time():
+    with one_at_a_time():
         if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():  # not an earlier command's rows
             from raygpu.engines.cluster.ray_rows import rows_in_use
 

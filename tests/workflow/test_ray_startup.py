@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from raygpu import api
 from raygpu.cli.console import LiveConsole
 from raygpu.config.sections import ClusterSection
 from raygpu.engines.cluster import ray_rows, remote_cluster
@@ -131,3 +132,24 @@ def test_a_second_thread_s_command_is_refused_and_leaves_ray_alone(monkeypatch: 
         thread.join()
     assert faults == [ray_startup.USED_ELSEWHERE] * 2
     assert ended == [True], "by the first command, at its own end"
+
+
+def test_a_second_thread_s_call_is_refused_before_it_does_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = list[str]()
+    monkeypatch.setattr("raygpu.api.begin_call", lambda: pytest.fail("began the first one's time anew"))
+
+    def other() -> None:
+        """Call each function that uses Ray."""
+        for call in (api.run_sweep, api.run_training, api.run_pack, api.run_balance, api.run_placement):
+            try:
+                call()
+            except BadInput as error:
+                faults.append(str(error))
+
+    with pytest.raises(KeyError), ray_startup.one_at_a_time():
+        raise KeyError
+    with ray_startup.one_at_a_time():  # the one before has given it back
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert faults == [ray_startup.USED_ELSEWHERE] * 5

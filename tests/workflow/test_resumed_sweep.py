@@ -95,3 +95,15 @@ def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) 
     (begun.path / "tune" / "experiment_state-2026-01-01_00-00-00.json").touch()
     with pytest.raises(BadInput, match=r"another version of raygpu began it, .* begin a new sweep"):
         resumed_config(begun, {})
+
+
+def test_the_experiment_s_folder_may_have_been_moved(begun: RunDirectory) -> None:
+    config = {**CONFIG, "experiment": "/before/cases.py:ramp"}
+    begun.write_config(SweepConfig.model_validate(config), begun.path)
+    begun.write_run(begun_state(begun))
+    text = begun.config.read_text()
+    begun.config.write_text(text.replace("/before/", "/now/"))
+    assert resumed_config(begun, {}).experiment == "/now/cases.py:ramp"
+    begun.config.write_text(text.replace("cases.py:ramp", "cases.py:other"))
+    with pytest.raises(BadInput, match="the sweep began with"):
+        resumed_config(begun, {})

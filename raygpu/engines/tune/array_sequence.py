@@ -100,8 +100,11 @@ class ArraySequence(ABC):
         """Raise NotAsAlone if a trial at its last epoch differs from the same trial trained alone."""
         return
 
-    def narrow(self) -> bool:
-        """Prepare a narrower array after the present one ran out of memory; return False if there is none."""
+    def narrow(self, ended: Collection[str]) -> bool:
+        """Prepare a narrower array after the present one ran out of memory; return False if there is none.
+
+        ended: names of trials that have ended, also where the present array could not drop them.
+        """
         return False
 
     @property

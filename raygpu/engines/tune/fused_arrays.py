@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.records import scratch
 from raygpu.records.array_store import ArrayStore
+from raygpu.records.run_directory import MEMBERS
 from raygpu.search.trials import Trial
 from raygpu.training.base import ModelArray
 from raygpu.training.folds import Data
@@ -48,7 +49,7 @@ class FusedArrays(ArraySequence):
         from raygpu.training.fused.width import settle
 
         if checkpoint is not None and checkpoint != self._last:
-            self._keep(checkpoint)  # at once: to load it may run out of memory, too
+            self._keep(checkpoint, trials)  # at once: to load it may run out of memory, too
         super().begin(trials, checkpoint)
         made = time.monotonic()
         self._kept = self._array_cache()
@@ -122,12 +123,13 @@ class FusedArrays(ArraySequence):
         """Raise NotAsAlone if a trial at its last epoch differs from the same trial trained alone."""
         self.array.audit(trial_id)
 
-    def narrow(self) -> bool:
+    def narrow(self, ended: Collection[str]) -> bool:
         """Prepare an array of half the width after an out-of-memory; return False if its width is 1."""
         width = max((tile.width for tile in self.array.tiles), default=1) if self.array is not None else 1
         if width < 2:
             return False
-        self.width, self._narrowed = width // 2, self.array.trials
+        self.width = width // 2
+        self._narrowed = [trial for trial in self.array.trials if trial.trial_id not in ended]
         self.close()
         where = "its last checkpoint" if self.last_checkpoint else "the beginning"
         self.warnings.append(f"out of memory with {width} trials at once; goes on with {self.width} from {where}")
@@ -136,7 +138,7 @@ class FusedArrays(ArraySequence):
     def save(self, folder: Path) -> None:
         """Write a checkpoint of the array under way beside its members' progress, and keep a copy of both."""
         super().save(folder)
-        self._keep(folder)
+        self._keep(folder, self.trials)
 
     def end(self) -> None:
         """Free all memory, and delete local files."""
@@ -145,9 +147,16 @@ class FusedArrays(ArraySequence):
         finally:
             shutil.rmtree(self._last, ignore_errors=True)
 
-    def _keep(self, checkpoint: Path) -> None:
+    def _keep(self, checkpoint: Path, trials: Sequence[Trial]) -> None:
+        """Keep a copy of a checkpoint. trials: those that go on from it."""
         self._forget_last()
-        shutil.copytree(checkpoint, self._last, dirs_exist_ok=True)
+        going_on = {trial.trial_id for trial in trials}
+
+        def not_read(folder: str, names: list[str]) -> list[str]:
+            """Name the parameters of trials that have ended."""
+            return [name for name in names if Path(folder) == checkpoint / MEMBERS and name not in going_on]
+
+        shutil.copytree(checkpoint, self._last, dirs_exist_ok=True, ignore=not_read)
 
     def _forget_last(self) -> None:
         shutil.rmtree(self._last, ignore_errors=True)

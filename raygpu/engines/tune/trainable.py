@@ -300,7 +300,7 @@ class ArrayTrainable(tune.Trainable):
     def _fail(self, error: BaseException) -> None:
         """Go on with a narrower array after an out-of-memory; else end this one, and free its memory."""
         failure = Failure.of(error)
-        if failure.out_of_memory and self.arrays is not None and self.arrays.narrow():
+        if failure.out_of_memory and self.arrays is not None and self.arrays.narrow(self.kept.ended):
             self.kept.set_back(self.arrays.last_checkpoint)
             self._has_reported = False
             return

@@ -50,7 +50,7 @@ def arrays(monkeypatch: pytest.MonkeyPatch) -> Made:
 
 def test_without_a_checkpoint_it_begins_again(arrays: Made) -> None:
     arrays.begin(TRIALS)
-    assert arrays.narrow()
+    assert arrays.narrow(())
     assert arrays.warnings == ["out of memory with 2 trials at once; goes on with 1 from the beginning"]
     arrays.current()
     assert arrays.loaded == []
@@ -66,10 +66,16 @@ def test_it_goes_on_from_its_last_checkpoint_also_from_one_of_a_lost_worker(
     if saved:
         (tmp_path / "own").mkdir()
         arrays.save(tmp_path / "own")
-    assert arrays.narrow()
+    assert arrays.narrow(())
     assert arrays.warnings == ["out of memory with 2 trials at once; goes on with 1 from its last checkpoint"]
     arrays.current()
     assert arrays.loaded == ["of a lost worker", "of its own" if saved else "of a lost worker"]
+
+
+def test_trials_that_have_ended_are_not_trained_again_where_they_could_not_be_dropped(arrays: Made) -> None:
+    arrays.begin(TRIALS)
+    assert arrays.narrow({"t0000"})
+    assert arrays.current().trials == TRIALS[1:]
 
 
 class Attempt:
@@ -140,7 +146,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ArrayTrainable:
         epochs=4,
         rule=None,
         decision_epochs=None,
-        checkpoint_s=1e9,
+        checkpoint_s=0.0,
         trial_files=SimpleNamespace(path=None),
         activity=lambda *_: None,
     )
