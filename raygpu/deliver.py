@@ -19,6 +19,7 @@ from raygpu.cli.command import INCOMPLETE, PlainCommand, run_folders
 from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Arguments, Flags
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
+from raygpu.devices.host import num_cpus
 from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.scratch import fetched
@@ -39,7 +40,7 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
     if the store is out of reach.
     """
     from raygpu.tracking.session import Session, SweepSession, TrainSession, open_store
-    from raygpu.tracking.writer import REFUSED
+    from raygpu.tracking.writer import REFUSED, CpuLimit
 
     kind = folder.kind
     if kind not in ("sweep", "train"):
@@ -55,7 +56,8 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
         summary = folder.read_summary() if not has_failed else None  # the one of an earlier interruption
         shown = presentation(config, folder, summary)
         make = SweepSession if kind == "sweep" else TrainSession
-        session: Session = make(config, folder, open_store(config), presentation=shown)
+        cpus = CpuLimit(num_cpus=num_cpus())
+        session: Session = make(config, folder, open_store(config), cpus=cpus, presentation=shown)
         interrupted = summary is not None and _is_interrupted(summary, config)
         if isinstance(session, TrainSession) and summary is not None:
             session.checkpoint = stack.enter_context(_checkpoint(summary))

@@ -166,7 +166,7 @@ class Deliverer:
             return
         try:
             process = StoreProcess(self._tree.uri)
-        except (OSError, TrackingError):  # no memory for another process
+        except Exception:  # noqa: BLE001 - no memory for another process, say: this one writes on
             self._takes_processes = False
             return
         self.processes.append(process)

@@ -15,9 +15,6 @@ from typing import Any
 
 LOCAL = frozenset({"apfs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems of one machine; over a network, a write-ahead log breaks the file (sqlite.org/wal.html)."""
-WITH_LOG = b"\x02\x02"
-"""Versions of the formats to write and to read, in the header of a file with a write-ahead log
-(sqlite.org/fileformat2.html)."""
 MOUNTS = Path("/proc/self/mounts")
 _deferring: set[Path] = set()
 """Files whose connections in this process do not wait for the disk."""
@@ -52,11 +49,17 @@ def _defer(connection: Any, _: object) -> None:
 
 def has_log(path: Path) -> bool:
     """Return whether a database file has a write-ahead log, so that processes which write to it wait for each other's
-    commits alone."""
+    commits alone.
+
+    SQLite has to tell: to read and close the file would free the locks that this process' connections hold on it, and
+    without them another process deletes the log (sqlite.org/howtocorrupt.html, 2.2).
+    """
+    if not path.exists():
+        return False
     try:
-        with path.open("rb") as file:
-            return file.read(20)[18:] == WITH_LOG
-    except OSError:
+        with closing(sqlite3.connect(path)) as database:
+            return bool(database.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
+    except sqlite3.Error:
         return False
 
 

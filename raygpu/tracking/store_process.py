@@ -25,6 +25,8 @@ from typing import Any
 from raygpu.errors import TrackingError, one_line
 from raygpu.tracking import client
 
+LOOK_S = 10.0
+"""Seconds between two looks at whether the process that started this one is still there."""
 CLOSE_S = 5.0
 """Longest wait in seconds for the process' end; it may be within a call."""
 
@@ -40,7 +42,7 @@ class StoreProcess:
         """CPU time of all calls so far."""
         self.is_ready = False
         """Whether the store is open there."""
-        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path if isinstance(folder, str))
         self._pipe, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -113,7 +115,11 @@ def serve(pipe: Connection) -> None:
     except Exception:  # noqa: BLE001 - the writer's thread tells what is wrong with the store
         return pipe.send(False)
     pipe.send(True)
+    parent = os.getppid()
     while True:
+        while not pipe.poll(LOOK_S):
+            if os.getppid() != parent:
+                return  # which a process that it forked may hide: that has the pipe, too
         name, arguments, named = pipe.recv()
         began_s, answer, fault = time.process_time(), None, None
         try:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -42,6 +44,23 @@ def test_a_file_that_exists_keeps_its_journal(tmp_path: Path, mounts: Path) -> N
     assert journal(path) == "delete"
     assert not sqlite_file.has_log(path)
     assert not sqlite_file.has_log(tmp_path / "none.db")
+
+
+def test_a_log_that_is_asked_for_stays_while_it_is_written(tmp_path: Path, mounts: Path) -> None:
+    """Another process that opens and closes the file must not take itself for the last one, and delete the log."""
+    mounts.write_text("root / ext4 rw 0 0\n")
+    path = tmp_path / "mlflow.db"
+    sqlite_file.create(path)
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE notes (text)"))
+    assert sqlite_file.has_log(path)
+    other = (
+        "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('SELECT * FROM notes').fetchall(); d.close()"
+    )
+    subprocess.run([sys.executable, "-c", other, str(path)], check=True)
+    assert Path(f"{path}-wal").exists()
+    engine.dispose()
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
@@ -24,7 +25,8 @@ START_S = 60.0
 
 
 @pytest.fixture
-def process(tree: RunTree) -> Iterator[StoreProcess]:
+def process(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
+    monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path])  # as notebooks do, though Python takes text alone
     started = StoreProcess(tree.uri)
     yield started
     started.close()

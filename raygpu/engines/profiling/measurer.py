@@ -111,14 +111,20 @@ class Measurer:
         if look.sweep_s is None or share * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
             return found, True
         short_s = min(look.sweep_s, self._time_budget_s)
-        where = " in arrays" if look.in_arrays else ""
-        found.source, found.is_timed_now = f"the sweep is short (about {short_s:.0f} s{where})", True
+        found.source, found.is_timed_now = f"the sweep is short (about {short_s:.0f} s)", True
         if look.rough is not None:
             found.reference = look.rough
             found.source = f"few steps here, as {found.source}"
-        elif not self._taken(found, in_part):
-            found.prefers_arrays = look.in_arrays
+        elif look.in_arrays and look.sweep_s <= self._time_budget_s and not any(map(_has_arrays, in_part.values())):
+            self._prefer_arrays(found)
+        else:
+            self._taken(found, in_part)
         return found, False
+
+    def _prefer_arrays(self, found: Estimates) -> None:
+        """Have a short sweep train in arrays, which are not measured."""
+        found.prefers_arrays = True
+        found.source += ", so similar trials train as arrays"
 
     def _predict(self, found: Estimates, hardware: Hardware) -> None:
         """Let the kept profile, or a look at a few steps, predict the time of a sweep whose way is fixed."""
@@ -208,11 +214,17 @@ class Measurer:
             return fault or ("every trial is another program" if len(self.groups) > 1 else "there is one trial")
         return None
 
+    @property
+    def _samples(self) -> float:
+        """Training samples of the whole sweep."""
+        assert self.splits is not None
+        whole = size(self.config)
+        return whole.trials * whole.epochs * self.splits.samples_per_epoch
+
     def _look(self, hardware: Hardware) -> QuickLook:
         """Run a few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
         assert self.splits is not None
-        whole = size(self.config)
-        samples = whole.trials * whole.epochs * self.splits.samples_per_epoch
+        samples = self._samples
         if self.source.kind != "torch":
             return QuickLook(samples / KERAS_PER_S)
         from raygpu.training.quick_estimate import QuickEstimate  # torch takes seconds to import
@@ -226,9 +238,9 @@ class Measurer:
         most_s = min(alone_s, self._time_budget_s)
         # The CPU's steps say nothing more about a GPU; a sweep of seconds takes as long as its processes' start, and a
         # sweep of hours repays a probe, whichever way is the fastest.
-        if hardware.device_gib is not None or most_s < WORKER_S:
+        if hardware.device_gib is not None or alone_s < WORKER_S:
             return self._in_arrays(alone_s, samples_per_s, hardware) or look
-        if most_s >= LONG_S:
+        if not WORKER_S <= most_s < LONG_S:
             return look
         most = int(min(LOOK * samples, LOOK_S * samples_per_s) / estimate.samples(self._first)) - 1
         num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)
@@ -249,7 +261,9 @@ class Measurer:
         alone_s: seconds of training in turn. samples_per_s: speed of one training. It is assumed that an array's step
         takes as long as a training's: on a GPU, small steps take as long as their kernels' launch.
         """
-        members = min(WIDTHS[1], self._at_once)
+        width = self.config.gpu.width
+        widest = WIDTHS[1] if width == "auto" else width
+        members = min(widest, self._at_once)
         if members < 2 or not self._may_fuse(self.largest):
             return None
         assert self.splits is not None
@@ -258,7 +272,10 @@ class Measurer:
         assumed = Profile(self._subject(self.largest, hardware), self.splits.samples_per_epoch, points)
         if not any(self._fastest(assumed, hardware).fused):
             return None
-        return QuickLook(alone_s / members + WORKER_S, in_arrays=True)
+        parts = Estimates(reference=assumed).parts(self.groups, self.config)
+        trainings = sum(part.size.trials for part in parts)
+        steps = sum(part.size.trials / (min(widest, part.size.at_once) if part.can_fuse else 1) for part in parts)
+        return QuickLook(WORKER_S + alone_s * steps / trainings, in_arrays=True)
 
     def _fastest(self, profile: Profile, hardware: Hardware) -> Option:
         """Return the fastest way to run the sweep by this profile of all its groups."""
@@ -278,8 +295,7 @@ class Measurer:
         assert self.splits is not None
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
         probing = SweepProbe(cluster, workload, self._at_once, self._time_budget_s)
-        whole = size(self.config)
-        benchmark = probing.measure(ways, whole.trials * whole.epochs * self.splits.samples_per_epoch, mps=mps)
+        benchmark = probing.measure(ways, self._samples, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(
             self._subject(self.largest, hardware),
@@ -303,4 +319,13 @@ class Measurer:
             found.own[self.largest.signature] = found.reference = profile
         else:
             found.source = f"the sweep is short: {found.source} ended with one training's speed"
+            alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
+            look = self._in_arrays(self._samples / alone, alone, hardware) if alone else None
+            if look is not None and (look.sweep_s or 0.0) <= self._time_budget_s:
+                self._prefer_arrays(found)
         return found
+
+
+def _has_arrays(profile: Profile) -> bool:
+    """Return whether arrays were measured."""
+    return bool(profile.of("fused"))

@@ -157,7 +157,8 @@ def measurer_of(trials: int, signatures: int, folder: Path, **values: Any) -> Me
         (CARD, 64, 1, 100_000, {}, True, False),
         (CARD, 64, 32, 1, {}, False, False),  # an array for each two trials takes longer than the trials
         (CARD, 64, 1, 20, {"gpu": {"mode": "process"}}, False, False),
-        (CARD, 64, 1, 100_000, {"time_budget_s": 30.0}, False, True),
+        (CARD, 64, 1, 20, {"gpu": {"width": 1}}, False, False),  # its members step in turn
+        (CARD, 64, 1, 100_000, {"time_budget_s": 30.0}, False, False),  # so many at once would end nowhere
         (CPU, 4, 1, 1, {}, False, True),
         (CPU, 1, 1, 1, {}, False, False),
     ],
@@ -178,7 +179,32 @@ def test_a_sweep_that_is_short_in_arrays_is_not_measured(
     found, due = measurer_of(trials, signatures, tmp_path, epochs=epochs, **values).kept(hardware)
     assert (due, found.prefers_arrays) == (is_due, in_arrays)
     assert found.reference is None
-    assert found.source.endswith("in arrays)") == in_arrays
+    assert found.source.endswith("so similar trials train as arrays") == in_arrays
+
+
+def test_trials_that_cannot_be_fused_count_at_the_speed_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    for reason, seconds in ((None, 4 + 800 / 32), ("it draws by its values", 4 + 400 / 32 + 400)):
+        measurer = measurer_of(64, 2, tmp_path, epochs=800 * 10_000 / 64 / few().num_train)
+        measurer.groups[1].reason = reason
+        assert measurer._look(CARD).sweep_s == pytest.approx(seconds)
+
+
+def test_a_profile_without_arrays_does_not_keep_a_short_sweep_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a probe leaves it that has ended with one training's speed."""
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    measurer = measurer_of(64, 1, tmp_path, epochs=20)
+    of_one = Profile(measurer._subject(measurer.largest, CARD), few().num_train, (Point("process", 1, 1e4, 1.0),))
+    measurer.store.keep(of_one)
+    found, due = measurer.kept(CARD)
+    assert (due, found.prefers_arrays, found.reference) == (False, True, None)
+    eight = Point("fused", 8, 5e4, 5.0)
+    measurer.store.keep(Profile(of_one.subject, of_one.num_train, (*of_one.points, eight)))
+    found, due = measurer.kept(CARD)
+    assert (due, found.prefers_arrays) == (False, False)
+    assert found.reference is not None
 
 
 def test_a_look_has_at_most_the_time_budget_s_length(tmp_path: Path) -> None:
