@@ -3,7 +3,7 @@
 SQLite takes one writer at a time. But two thirds of what a run costs is Python's time before and after, which the
 threads of one process cannot share.
 
-    process = StoreProcess("sqlite:////work/runs/mlflow.db")
+    process = StoreProcess("sqlite:////home/ada/runs/mlflow.db")
     if process.ready(5.0):
         process.log_batch(run_id, metrics)          # as MlflowClient's
 
@@ -109,13 +109,13 @@ class StoreProcess:
 
 def serve(pipe: Connection) -> None:
     """Open the store that the first message names, and make calls of its client until the other side is gone."""
+    parent = os.getppid()
     uri: str = pipe.recv()
     try:
         mlflow = client.another(uri)
     except Exception:  # noqa: BLE001 - the writer's thread tells what is wrong with the store
         return pipe.send(False)
     pipe.send(True)
-    parent = os.getppid()
     while True:
         while not pipe.poll(LOOK_S):
             if os.getppid() != parent:
