@@ -315,12 +315,13 @@ def test_a_torch_experiment_does_not_take_two_gpus(sweep_config: Any, monkeypatc
         sweep.run(config)
 
 
-def test_optuna_goes_by_generations(sweep_config: Any) -> None:
+@pytest.mark.parametrize("generation", [3, None])
+def test_optuna_goes_by_generations_or_trial_by_trial(sweep_config: Any, generation: int | None) -> None:
     config = sweep_config(
         experiment="tests.cases:quadratic",
         trials=6,
         space={"x": {"uniform": [-2.0, 2.0]}},
-        search={"algorithm": "optuna", "generation": 3},
+        search={"algorithm": "optuna", "generation": generation},
     )
     result = sweep.run(config)
     assert result.summary["completed"] == 6

@@ -122,7 +122,12 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
             f"plan: on {_cards(part)}: {part.share} ({part.reason}); {_per_trial(part)} per trial"
             for part in made.parts
         ]
-    generations = Generations.of(config)
+    generations = Generations.of(config, in_arrays=False)
+    if config.search.learns and generations is None:
+        lines.append(
+            f"plan: {config.search.algorithm} draws each {'set' if config.per_set > 1 else 'trial'} by all results so"
+            " far; --search.generation 8 draws what another run repeats"
+        )
     if generations is not None and (used := generations.end(0) * first_round(config)) < made.slots:
         first = "" if generations.largest == generations.end(0) else " at first"
         lines.append(
@@ -160,7 +165,7 @@ def fused_lines(
             for part in arrays.parts
         ]
     if groups is None:
-        generations = Generations.of(config)
+        generations = Generations.of(config, in_arrays=True)
         assert generations is not None  # of all other searches the trials are known
         return [
             *lines,

@@ -28,7 +28,7 @@ Way = Literal["process", "mps", "fused", "split", "threads"]
 TensorFlow process with a logical device for each, or threads of one process."""
 Algorithm = Literal["random", "qmc", "grid", "tpe", "gp", "cmaes", "nsgaii", "optuna"]
 LEARNING: tuple[Algorithm, ...] = ("tpe", "gp", "cmaes", "nsgaii", "optuna")
-"""Search algorithms of Optuna, which draw a generation of trials by the results of the earlier ones."""
+"""Search algorithms of Optuna, which draw trials by the results of earlier ones."""
 ONE = "one_device"
 """Placement of all parts of a model on device 0, with which others are compared."""
 ALTERNATING = "alternating"
@@ -132,7 +132,8 @@ class SearchSection(Section):
     cmaes, nsgaii: Optuna's samplers, which learn from earlier results. optuna: the earlier name of tpe."""
     generation: Annotated[int, Field(ge=1)] | None = None
     """tpe, gp, cmaes, nsgaii: trials asked for at once, before their results are told. Wider is faster and learns less.
-    Default: 8; of tpe an eighth of the trials before, once that is more, up to 64."""
+    Default: 8; of tpe an eighth of the trials before, once that is more, up to 64; of tpe and gp in process mode none:
+    each trial is drawn by all results so far, so that another run may draw other trials."""
 
     @field_validator("algorithm")
     @classmethod
@@ -141,7 +142,7 @@ class SearchSection(Section):
 
     @property
     def learns(self) -> bool:
-        """Whether the search draws trials by the results of earlier ones, a generation at a time."""
+        """Whether the search draws trials by the results of earlier ones."""
         return self.algorithm in LEARNING
 
 

@@ -35,7 +35,14 @@ class Size:
     epochs: float
     """Epochs of a mean trial: some may be stopped early."""
     at_once: int
-    """Largest number of trials that may run at the same time: the first generation of Optuna's."""
+    """Largest number of trials that may run at the same time, each alone."""
+    members: int | None = None
+    """Largest number of trials in one process, the first generation of Optuna's; None for as many as run at once."""
+
+    def of(self, way: Way) -> int:
+        """Return the largest number of trials that may run at the same time in this way."""
+        together = way in ("fused", "split")
+        return self.members if together and self.members is not None else self.at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,8 @@ def _packings(
 def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1) -> tuple[int, str]:
     """Return the largest number of trainings at once on a device in this way, and the limit that binds, as text."""
     curve, end = gaining(group.profile, way)
-    bounds = {end: curve, f"{group.size.at_once} trials at once": math.ceil(group.size.at_once / num_gpus)}
+    given = group.size.of(way)
+    bounds = {end: curve, f"{given} trials at once": math.ceil(given / num_gpus)}
     for what, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
         line = group.profile.memory(way, what)  # type: ignore[arg-type] # two names that are literals
         if line is not None and line.each > 0 and free_gib is not None:
@@ -250,7 +258,7 @@ def _fused_s(group: ProfiledGroup, room: FreeMemory, num_gpus: int) -> float:
 
 def _members(group: ProfiledGroup, room: FreeMemory, num_gpus: int) -> int:
     """Return the members of an array: all trials of a device, if they may run at once and memory holds them."""
-    most = math.ceil(min(group.size.trials, group.size.at_once) / num_gpus)
+    most = math.ceil(min(group.size.trials, group.size.of("fused")) / num_gpus)
     on_device = room.device_gib is not None
     line = group.profile.memory("fused", "device_gib" if on_device else "host_gib")
     if line is None or line.each <= 0:

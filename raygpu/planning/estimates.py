@@ -89,8 +89,13 @@ def size(config: SweepConfig, part: float = 1.0) -> Size:
     assert config.trials is not None  # a sweep that is prepared knows it
     trainings = config.trials * config.per_set
     trials = max(1, round(trainings * part))
-    at_once = given_at_once(config) or trainings
-    return Size(trials, expected_epochs(config), max(1, min(trials, round(at_once * part))))
+
+    def given(*, in_arrays: bool) -> int:
+        """Return how many of the trials are given out at once."""
+        at_once = given_at_once(config, in_arrays=in_arrays) or trainings
+        return max(1, min(trials, round(at_once * part)))
+
+    return Size(trials, expected_epochs(config), given(in_arrays=False), given(in_arrays=True))
 
 
 def roughly(profile: Profile) -> Profile:

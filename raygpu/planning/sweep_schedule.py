@@ -23,14 +23,15 @@ from raygpu.search.trials import BATCH_SIZE
 
 def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Schedule:
     """Return the schedule of a planned sweep."""
-    plan, groups, generations = decision.plan, decision.groups, Generations.of(config)
-    in_rounds = first_round(config) < config.per_set
+    plan, groups = decision.plan, decision.groups
+    generations = Generations.of(config, in_arrays=isinstance(plan, ArrayPlan))
+    learns, in_rounds = config.search.learns, first_round(config) < config.per_set
     arrays, members = (plan.arrays, plan.members) if isinstance(plan, ArrayPlan) else (None, None)
     slots = _slots(decision)
     profile = decision.estimates.reference
     step = profile.step() if profile is not None else None
     known = {trial.trial_id: number for number, group in enumerate(groups) for trial in group.trials}
-    is_planned = generations is None and not in_rounds
+    is_planned = not learns and not in_rounds
     planned = array_members(groups, arrays.slots, members) if arrays is not None and is_planned else []
     packed = arrays is None and profile is not None
     return Schedule(
@@ -41,7 +42,7 @@ def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Sch
         per_set=config.per_set,
         surviving=expected_survival(config),
         arrays=planned,
-        kinds=known if generations is None else {},
+        kinds={} if learns else known,
         sizes={number: size for number, group in enumerate(groups) if (size := _size(group)) is not None},
         between_s=TRIAL_S if arrays is None else ARRAY_S + TRIAL_S,
         fixed=step.fixed / step.each if step is not None and step.each > 0 else FIXED,

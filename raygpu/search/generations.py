@@ -1,11 +1,12 @@
 """Generations of a search that learns: it draws so many sets of hyper-parameters, and then waits for all their results.
 
-    generations = Generations.of(config)
+    generations = Generations.of(config, in_arrays=True)
     generations.end(128)       # 144: the generation that begins after 128 sets has 16
     generations.number(128)    # 14
 
-No array is wider than a generation. Optuna's TPE learns about as well from an eighth of the sets so far at once as from
-eight at a time (experiments/benchmarks/generation_width.py), so that its generations grow.
+No array is wider than a generation. Of trials that train alone, `tpe` and `gp` draw each by all results so far, once a
+place is free for it (experiments/benchmarks/search_places.py). Optuna's TPE learns about as well from an eighth of the
+sets so far at once as from eight at a time (experiments/benchmarks/generation_width.py), so that its generations grow.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 
 from raygpu.config import SweepConfig
 
+SEQUENTIAL = ("tpe", "gp")
+"""Samplers that learn from each result; the others compare whole generations."""
 FIRST = 8
 """Number of sets of a generation, if it is not given."""
 PART = 8
@@ -35,10 +38,16 @@ class Generations:
     """Number of sets before each generation, the first one's 0."""
 
     @classmethod
-    def of(cls, config: SweepConfig) -> Generations | None:
-        """Return the generations of a sweep; None if its search draws all sets before the first result."""
+    def of(cls, config: SweepConfig, *, in_arrays: bool) -> Generations | None:
+        """Return the generations of a sweep; None if its search draws all sets before the first result, or each by all
+        results so far.
+
+        in_arrays: whether similar trials train together. Racing compares the sets of a generation, in every mode.
+        """
         search, num_sets = config.search, config.num_sets
         if not search.learns or num_sets is None:
+            return None
+        if search.generation is None and search.algorithm in SEQUENTIAL and not in_arrays and not config.racing:
             return None
         if search.generation is None and search.algorithm == "tpe":
             return cls.growing(num_sets)

@@ -82,10 +82,10 @@ def first_round(config: SweepConfig) -> int:
     return _target(0, config.per_set, racing=config.racing, screened=config.stopping.algorithm != "none")
 
 
-def given_at_once(config: SweepConfig) -> int | None:
+def given_at_once(config: SweepConfig, *, in_arrays: bool) -> int | None:
     """Return the number of trainings that a sweep gives out before it wants results, at first if its generations grow;
-    None for all of them."""
-    per_set, first, generations = config.per_set, first_round(config), Generations.of(config)
+    None for all of them. in_arrays: whether similar trials train together."""
+    per_set, first, generations = config.per_set, first_round(config), Generations.of(config, in_arrays=in_arrays)
     if generations is None and first == per_set:
         return None
     return first * (generations.first if generations is not None else config.trials or 1)
@@ -187,11 +187,24 @@ class Repeats:
         per_set = self.repetition.per_set
         return self.base.finished and not self._queue and all(each.given == per_set for each in self._open.values())
 
+    @property
+    def draws_singly(self) -> bool:
+        """Whether each set is drawn by all results so far."""
+        return self.base.draws_singly
+
+    def end_generations(self) -> None:
+        """Draw each set by all results so far, if the search learns."""
+        self.base.end_generations()
+
     def next(self) -> Trial | None:
         """Return the next training; None while it depends on scores that are missing, and after the last one."""
+        if not self._queue and self.draws_singly:
+            self._give_rounds()  # a set under way goes before a new one
         if not self._queue:
             while (drawn := self.base.next()) is not None:
                 self._sets[drawn.trial_id] = self._open[drawn.trial_id] = _Set(drawn)
+                if self.draws_singly:
+                    break
             self._give_rounds()
         return self._queue.pop(0) if self._queue else None
 

@@ -1,4 +1,4 @@
-"""The choice of the next trial: a list drawn up front, or one of Optuna's samplers in generations.
+"""The choice of the next trial: a list drawn up front, or one of Optuna's samplers, in generations or trial by trial.
 
 A `Sampler` knows nothing of Ray: the engines ask it for trials and tell it scores, in every mode alike.
 """
@@ -33,6 +33,13 @@ class Sampler(Protocol):
     def finished(self) -> bool:
         """Whether all trials have been given out."""
 
+    @property
+    def draws_singly(self) -> bool:
+        """Whether each trial is drawn by all results so far: the later it is asked for, the more it knows."""
+
+    def end_generations(self) -> None:
+        """Draw each trial by all results so far, if the search learns."""
+
     def next(self) -> Trial | None:
         """Return the next trial; None while it depends on scores that are missing, and after the last one."""
 
@@ -44,13 +51,16 @@ class Sampler(Protocol):
 
 
 def sampler(config: SweepConfig, space: Space) -> Sampler:
-    """Make the search that `[search]` names. Raises BadInput for a space or a starting point that it cannot take."""
+    """Make the search that `[search]` names, in generations if it learns.
+
+    Raises BadInput for a space or a starting point that it cannot take.
+    """
     algorithm, seed, num_sets = config.search.algorithm, config.seed, config.num_sets
     starts = starting_points(space, config.start, num_sets)
     if algorithm == "grid":
         return DrawnTrials(grid_trials(space, num_sets, seed, starts))
     assert num_sets is not None
-    if (generations := Generations.of(config)) is not None:
+    if (generations := Generations.of(config, in_arrays=True)) is not None:
         maximize = [config.maximize, *(more for _, more in config.further_metrics)]
         require(algorithm, space, several=len(maximize) > 1)
         return OptunaSampler(space, generations, seed, maximize, algorithm=algorithm, starts=starts)
@@ -60,6 +70,8 @@ def sampler(config: SweepConfig, space: Space) -> Sampler:
 
 class DrawnTrials:
     """A list of trials that were all drawn before the first one starts."""
+
+    draws_singly = False
 
     def __init__(self, trials: list[Trial]) -> None:
         self.trials = trials
@@ -86,6 +98,9 @@ class DrawnTrials:
             return None
         self._given += 1
         return self.trials[self._given - 1]
+
+    def end_generations(self) -> None:
+        """Do nothing: the trials are drawn already."""
 
     def tell(self, trial_id: str, score: float | None, further: Sequence[float | None] = ()) -> None:
         """Ignore the score: the trials are drawn already."""
@@ -122,7 +137,8 @@ def _identity(trial: Trial) -> str:
 class OptunaSampler:
     """Optuna, asked for a generation of trials at a time and told their scores in trial order.
 
-    The order in which trials end does not matter, so a search repeats as long as its scores rank equally.
+    The order in which trials end does not matter, so a search repeats as long as its scores rank equally. Without
+    generations, it is told what has ended whenever it is asked for one more trial.
     """
 
     def __init__(
@@ -143,7 +159,8 @@ class OptunaSampler:
         import optuna
 
         self.space = space
-        self.generations = generations
+        self.generations: Generations | None = generations
+        self.num_trials = generations.num_sets
         self.seed = seed
         self._failed = optuna.trial.TrialState.FAIL
         chosen = optuna_sampler(algorithm, space, seed=seed, generation=generations.first, several=len(maximize) > 1)
@@ -162,14 +179,14 @@ class OptunaSampler:
         self._further: dict[str, Sequence[float | None]] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "generation" in state:  # a sweep that version 0.1 began
-            state["generations"] = Generations.equal(state.pop("num_trials"), state.pop("generation"))
+        if "num_trials" not in state:  # a sweep that an earlier commit began
+            state["num_trials"] = state["generations"].num_sets
         vars(self).update(state)
 
     @property
-    def num_trials(self) -> int:
-        """Number of trials that the search gives out."""
-        return self.generations.num_sets
+    def draws_singly(self) -> bool:
+        """Whether each trial is drawn by all results so far."""
+        return self.generations is None
 
     @property
     def finished(self) -> bool:
@@ -181,10 +198,10 @@ class OptunaSampler:
         if self.finished:
             return None
         if not self._ready:
-            if len(self._scores) < len(self._asked):
+            if self.generations is not None and len(self._scores) < len(self._asked):
                 return None  # the generation is still running
-            self._close_generation()
-            self._open_generation()
+            self._learn()
+            self._ask()
         self._given += 1
         return self._ready.pop(0)
 
@@ -194,31 +211,35 @@ class OptunaSampler:
             self._scores[trial_id] = score
             self._further[trial_id] = further
 
-    def extend(self, larger: OptunaSampler) -> None:
-        """Ask for as many trials as another search."""
-        self.generations = larger.generations
+    def end_generations(self) -> None:
+        """Draw each trial by all results so far from now on."""
+        self.generations = None
 
-    def _open_generation(self) -> None:
-        end = self.generations.end(self._given)
-        if self._given not in self.generations.starts:  # the rest of one that the end of a shorter search had cut
-            end = self.generations.end(end)
+    def extend(self, larger: OptunaSampler) -> None:
+        """Ask for as many trials as another search, in its generations."""
+        self.generations, self.num_trials = larger.generations, larger.num_trials
+
+    def _ask(self) -> None:
+        """Draw a generation, or one trial."""
+        end = self._given + 1
+        if self.generations is not None:
+            end = self.generations.end(self._given)
+            if self._given not in self.generations.starts:  # the rest of one that the end of a shorter search had cut
+                end = self.generations.end(end)
         for index in range(self._given, end):
             asked = self._study.ask()
             trial = Trial(Trial.name(index), trial_seed(self.seed, index), suggest_all(self.space, asked))
             self._asked[trial.trial_id] = asked
             self._ready.append(trial)
 
-    def _close_generation(self) -> None:
-        for trial_id, asked in self._asked.items():
-            score = self._scores[trial_id]
-            values = self._values(score, self._further.get(trial_id, ()))
+    def _learn(self) -> None:
+        """Tell Optuna the scores of the trials that have ended, in trial order."""
+        for trial_id in [name for name in self._asked if name in self._scores]:
+            values = self._values(self._scores.pop(trial_id), self._further.pop(trial_id))
             if values is None:
-                self._study.tell(asked, state=self._failed)
+                self._study.tell(self._asked.pop(trial_id), state=self._failed)
             else:
-                self._study.tell(asked, values)
-        self._asked.clear()
-        self._scores.clear()
-        self._further.clear()
+                self._study.tell(self._asked.pop(trial_id), values)
 
     def _values(self, score: float | None, further: Sequence[float | None]) -> list[float] | None:
         """Return what Optuna is told; None for a trial that failed. Optuna leaves a trial that is told NaN or infinity

@@ -28,6 +28,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
+from raygpu.search.generations import Generations
 from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
@@ -118,6 +119,8 @@ class SweepUnderWay:
         self.resuming, self.retry_failed = planned.resume is not None, planned.retry_failed
         self.folder = self._begun_folder(planned.resume, planned.source_folder)
         self.earlier_front = self._earlier_front()
+        if not isinstance(decision.plan, ArrayPlan) and Generations.of(config, in_arrays=False) is None:
+            prepared.sampler.end_generations()
         num_trials = prepared.sampler.num_trials
         schedule = schedule_of(decision, config, num_trials)
         scoring, repetition = Scoring.of(config), Repetition.of(config)

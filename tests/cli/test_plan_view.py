@@ -1,7 +1,35 @@
 from __future__ import annotations
 
-from raygpu.cli.plan_view import architecture_lines
+import pytest
+
+from raygpu.cli.plan_view import architecture_lines, plan_lines
+from raygpu.config import SweepConfig
+from raygpu.planning.gpu_shares import Choice, Node, Share, plan
 from raygpu.search.architectures import Architectures
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"algorithm": "random"}, []),
+        (
+            {"algorithm": "tpe"},
+            ["plan: tpe draws each trial by all results so far; --search.generation 8 draws what another run repeats"],
+        ),
+        (
+            {"algorithm": "tpe", "generation": 3},
+            [
+                "plan: tpe asks for 3 trials at a time, so 3 of 5 places are used; a larger --search.generation uses"
+                " more and learns less"
+            ],
+        ),
+        ({"algorithm": "tpe", "generation": 5}, []),
+    ],
+)
+def test_what_a_search_in_process_mode_knows_when_it_draws(search: dict[str, object], said: list[str]) -> None:
+    config = SweepConfig.model_validate({"experiment": "a:b", "metric": "loss", "trials": 9, "search": search})
+    made = plan([Node(8, 1, 100)], {"": Choice(Share(5), "asked for")}, 9)
+    assert plan_lines(config, made, ["a GPU"])[1:] == said
 
 
 def test_many_signatures_and_what_they_cost() -> None:

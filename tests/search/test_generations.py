@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ray import cloudpickle
 
@@ -11,9 +13,9 @@ from raygpu.search.samplers import OptunaSampler
 from raygpu.search.space import parse
 
 
-def of(trials: int | None = 300, **search: object) -> Generations | None:
+def of(trials: int | None = 300, *, in_arrays: bool = True, **search: object) -> Generations | None:
     values = {"experiment": "a:b", "metric": "loss", "trials": trials, "search": search}
-    return Generations.of(SweepConfig.model_validate(values))
+    return Generations.of(SweepConfig.model_validate(values), in_arrays=in_arrays)
 
 
 def sizes(generations: Generations) -> list[int]:
@@ -46,6 +48,27 @@ def test_a_search_that_does_not_learn_has_none() -> None:
     assert of(None, algorithm="grid") is None
 
 
+@pytest.mark.parametrize(
+    ("search", "size"),
+    [
+        ({"algorithm": "tpe"}, None),
+        ({"algorithm": "gp"}, None),
+        ({"algorithm": "tpe", "generation": 5}, 5),
+        ({"algorithm": "cmaes"}, 8),
+        ({"algorithm": "nsgaii"}, 8),
+    ],
+)
+def test_of_trials_alone_only_searches_that_compare_generations_have_some(search: Any, size: int | None) -> None:
+    found = of(in_arrays=False, **search)
+    assert (found and found.first) == size
+
+
+def test_racing_compares_the_sets_of_a_generation() -> None:
+    values = {"experiment": "a:b", "metric": "loss", "trials": 9, "repeats": 8, "racing": True}
+    config = SweepConfig.model_validate(values | {"search": {"algorithm": "tpe"}})
+    assert Generations.of(config, in_arrays=False) == Generations.growing(9)
+
+
 @pytest.mark.parametrize("generations", [Generations.growing(300), Generations.equal(300, 7)])
 def test_each_set_is_of_the_generation_that_it_is_drawn_in(generations: Generations) -> None:
     for before in range(300):
@@ -61,9 +84,9 @@ def test_a_search_that_an_earlier_version_began_goes_on() -> None:
     search = OptunaSampler(parse({"x": {"uniform": [0, 1]}}, "tpe"), Generations.equal(12, 5), 0, [True])
     first = [search.next() for _ in range(5)]
     state = vars(search).copy()
-    del state["generations"]
+    del state["num_trials"]
     earlier = object.__new__(OptunaSampler)
-    earlier.__setstate__(state | {"num_trials": 12, "generation": 5})
+    earlier.__setstate__(state)
     again = cloudpickle.loads(cloudpickle.dumps(earlier))
     for trial in first:
         assert trial is not None

@@ -182,6 +182,21 @@ def test_optunas_generations_are_told_means():
     assert known_trials(search) is None
 
 
+def test_without_generations_a_set_under_way_goes_before_a_new_one():
+    base = OptunaSampler(SPACE, Generations.equal(3, 8), 0, maximize=[True])
+    search = Repeats(base, Repetition(3), seed=0, maximize=True, screened=True)
+    search.end_generations()
+    assert search.draws_singly
+    assert names([search.next(), search.next()]) == ["t0000-1", "t0001-1"]
+    search.tell("t0000-1", 0.5)
+    assert names([search.next(), search.next(), search.next()]) == ["t0000-2", "t0000-3", "t0002-1"]
+    assert search.next() is None
+    search.tell("t0001-1", 0.5, stopped=True)
+    search.tell("t0002-1", 0.7)
+    assert names(drawn(search)) == ["t0002-2", "t0002-3"]
+    assert search.finished
+
+
 def test_it_goes_on_after_a_pickle_with_more_sets_and_more_repeats():
     search = repeats_of(2, 2)
     for trial in drawn(search):
@@ -210,20 +225,21 @@ def test_other_sets_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("fields", "first", "at_once"),
+    ("fields", "first", "at_once", "alone"),
     [
-        ({}, 1, None),
-        ({"repeats": 3}, 3, None),
-        ({"repeats": 8, "racing": True}, 5, 20),
-        ({"repeats": 3, "stopping": {"algorithm": "median"}}, 1, 4),
-        ({"repeats": 3, "search": {"algorithm": "optuna", "generation": 2}}, 3, 6),
-        ({"search": {"algorithm": "optuna", "generation": 2}}, 1, 2),
-        ({"search": {"algorithm": "tpe"}}, 1, 8),
+        ({}, 1, None, None),
+        ({"repeats": 3}, 3, None, None),
+        ({"repeats": 8, "racing": True}, 5, 20, 20),
+        ({"repeats": 3, "stopping": {"algorithm": "median"}}, 1, 4, 4),
+        ({"repeats": 3, "search": {"algorithm": "optuna", "generation": 2}}, 3, 6, 6),
+        ({"search": {"algorithm": "optuna", "generation": 2}}, 1, 2, 2),
+        ({"search": {"algorithm": "tpe"}}, 1, 8, None),
     ],
 )
-def test_the_plan_knows_how_many_are_given_out(fields, first, at_once):
+def test_the_plan_knows_how_many_are_given_out(fields, first, at_once, alone):
     config = SweepConfig(experiment="a:b", trials=4, metric="accuracy", **fields)
-    assert (first_round(config), given_at_once(config)) == (first, at_once)
+    assert (first_round(config), given_at_once(config, in_arrays=True)) == (first, at_once)
+    assert given_at_once(config, in_arrays=False) == alone
     search = repeated(sampler(config, SPACE), config)
     assert isinstance(search, Repeats) == (config.repeats > 1)
     assert len(drawn(search)) == min(at_once or 4 * config.repeats, 4 * config.repeats)

@@ -85,6 +85,65 @@ def test_the_order_in_which_trials_end_does_not_matter() -> None:
     assert [trial.trial_id for trial in forwards] == [Trial.name(i) for i in range(24)]
 
 
+def singly(seed: int = 3, num_trials: int = 24) -> OptunaSampler:
+    search = OptunaSampler(SPACE, Generations.equal(num_trials, 8), seed=seed, maximize=[False])
+    search.end_generations()
+    return search
+
+
+def asked(search: OptunaSampler, count: int, *, told: bool) -> list[Trial]:
+    """Ask for trials, and tell each one's score at once or never."""
+    found = []
+    for _ in range(count):
+        trial = search.next()
+        assert trial is not None
+        found.append(trial)
+        if told:
+            search.tell(trial.trial_id, objective(trial))
+    return found
+
+
+def test_without_generations_each_trial_is_drawn_by_all_results_so_far() -> None:
+    whole = asked(singly(), 24, told=True)
+    assert [trial.trial_id for trial in whole] == [Trial.name(i) for i in range(24)]
+    assert asked(singly(), 24, told=True) == whole, "the same results give the same trials"
+    late = singly()
+    first = asked(late, 16, told=False)
+    assert first[:10] == whole[:10], "TPE's first trials are drawn at random"
+    assert first[10:] != whole[10:16], "nothing is waited for"
+    for trial in reversed(first):
+        late.tell(trial.trial_id, objective(trial))
+    learned = asked(late, 8, told=True)
+    assert late.finished
+    assert late.next() is None
+    random = random_trials(SPACE, 24, seed=3)[16:]
+    assert sum(map(objective, learned)) < sum(map(objective, random))
+
+
+def test_without_generations_a_search_goes_on_after_a_stop_with_trials_under_way() -> None:
+    search = singly()
+    first = asked(search, 12, told=False)
+    for trial in first[::2]:
+        search.tell(trial.trial_id, objective(trial))
+    copy = cloudpickle.loads(cloudpickle.dumps(search))
+    copy.extend(singly(num_trials=30))
+    for trial in first[1::2]:
+        search.tell(trial.trial_id, objective(trial))
+        copy.tell(trial.trial_id, objective(trial))
+    assert asked(copy, 12, told=True) == asked(search, 12, told=True)
+    assert (len(asked(copy, 6, told=True)), copy.finished) == (6, True)
+
+
+def test_a_search_that_goes_on_in_arrays_waits_for_what_is_under_way() -> None:
+    search = singly()
+    first = asked(search, 3, told=False)
+    search.extend(OptunaSampler(SPACE, Generations.equal(24, 8), seed=3, maximize=[False]))
+    assert search.next() is None
+    for trial in first:
+        search.tell(trial.trial_id, objective(trial))
+    assert len(list(iter(search.next, None))) == 13, "the rest of a generation and the next one"
+
+
 def test_it_learns() -> None:
     learned = run(OptunaSampler(SPACE, Generations.equal(64, 8), seed=0, maximize=[False]))
     random = random_trials(SPACE, 64, seed=0)

@@ -18,7 +18,7 @@ from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits, reads_later
-from raygpu.planning.cost_model import FreeMemory, Option, options
+from raygpu.planning.cost_model import FreeMemory, Option, Size, options
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
 from raygpu.planning.overheads import WORKER_S
@@ -156,15 +156,16 @@ class Measurer:
             reach["mps"] = 2
         if self._may_fuse(group) and any(note.startswith(BEATEN) for note in profile.notes):
             reach = {way: n for way, n in reach.items() if way == "fused"}
-        return all(profile.tells_of(way, min(n, self._at_once)) for way, n in reach.items())
+        most = self._size
+        return all(profile.tells_of(way, min(n, most.of(way))) for way, n in reach.items())
 
     def _may_fuse(self, group: Group) -> bool:
         return self.config.gpu.mode in ("auto", "fused") and self.source.kind == "torch" and group.reason is None
 
     @property
-    def _at_once(self) -> int:
-        """Return the maximum number of trials of the largest group that may run at the same time."""
-        return size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups)).at_once
+    def _size(self) -> Size:
+        """Return the amount of training of the largest group."""
+        return size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups))
 
     @property
     def _may_split(self) -> bool:
@@ -243,7 +244,7 @@ class Measurer:
         if not WORKER_S <= most_s < LONG_S:
             return look
         most = int(min(LOOK * samples, LOOK_S * samples_per_s) / estimate.samples(self._first)) - 1
-        num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)
+        num_trials = min(WIDTHS[1], self._size.of("fused") if self._may_fuse(self.largest) else 1, most)
         if num_trials < 1:
             return look
         try:
@@ -263,7 +264,7 @@ class Measurer:
         """
         width = self.config.gpu.width
         widest = WIDTHS[1] if width == "auto" else width
-        members = min(widest, self._at_once)
+        members = min(widest, self._size.of("fused"))
         if members < 2 or not self._may_fuse(self.largest):
             return None
         assert self.splits is not None
@@ -274,7 +275,7 @@ class Measurer:
             return None
         parts = Estimates(reference=assumed).parts(self.groups, self.config)
         trainings = sum(part.size.trials for part in parts)
-        steps = sum(part.size.trials / (min(widest, part.size.at_once) if part.can_fuse else 1) for part in parts)
+        steps = sum(part.size.trials / (min(widest, part.size.of("fused")) if part.can_fuse else 1) for part in parts)
         return QuickLook(WORKER_S + alone_s * steps / trainings, in_arrays=True)
 
     def _fastest(self, profile: Profile, hardware: Hardware) -> Option:
@@ -294,7 +295,7 @@ class Measurer:
         mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
         assert self.splits is not None
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
-        probing = SweepProbe(cluster, workload, self._at_once, self._time_budget_s)
+        probing = SweepProbe(cluster, workload, self._size, self._time_budget_s)
         benchmark = probing.measure(ways, self._samples, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(

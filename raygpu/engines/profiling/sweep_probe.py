@@ -1,6 +1,6 @@
 """Probe inside a sweep: find the fastest way to share the device, within a part of the sweep's own time.
 
-probing = SweepProbe(cluster, Workload(source, splits, trial, "float32"), most=64)
+probing = SweepProbe(cluster, Workload(source, splits, trial, "float32"), Size(trials=64, epochs=20, at_once=64))
 benchmark = probing.measure(["process", "fused"], work=1e7, mps=True)
 benchmark.points
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.workload import Repetitions, Workload
+from raygpu.planning.cost_model import Size
 from raygpu.planning.overheads import WORKER_S
 from raygpu.training.hyperparameters import OptimizerSettings
 
@@ -44,8 +45,8 @@ class SweepProbe:
 
     cluster: Cluster
     workload: Workload
-    most: int
-    """Maximum number of the sweep's trainings that may run at once."""
+    size: Size
+    """Amount of the sweep's training."""
     time_budget_s: float = math.inf
     """Seconds after which the sweep ends."""
 
@@ -67,7 +68,8 @@ class SweepProbe:
             access = under.access.get(device.uuid or "")
             all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
             repetitions = Repetitions(WINDOW_S, ROUNDS, patience=PATIENCE, again=1)
-            benchmark = ConcurrencyBenchmark(probe, all_ways, repetitions, most=self.most, mps=access)
+            most = max(self.size.of(way) for way in all_ways)
+            benchmark = ConcurrencyBenchmark(probe, all_ways, repetitions, most=most, mps=access)
             try:
                 if benchmark.begin():
                     self._measure(benchmark, all_ways, work, started, probe.num_cpus)
@@ -91,18 +93,18 @@ class SweepProbe:
         benchmark.measure({"process": 1})
         if not benchmark.measurable or not repays(0.0):
             return
-        array = 0.0
+        array, members = 0.0, self.size.of("fused")
         for width in WIDTHS if "fused" in ways else ():
             batch_size = OptimizerSettings.of(self.workload.trial.hyperparameters).batch_size
-            samples = STEPS * min(self.most, width) * batch_size
-            if array and (self.most <= WIDTHS[0] or not repays(samples / array)):
+            samples = STEPS * min(members, width) * batch_size
+            if array and (members <= WIDTHS[0] or not repays(samples / array)):
                 break
-            benchmark.measure({"fused": min(self.most, width)})
+            benchmark.measure({"fused": min(members, width)})
             array = max(_rates(benchmark, ["fused"]).values(), default=0.0)
             if not benchmark.measurable or not array:
                 break
         numbers = [num_cpus] if self.cluster.devices[0].uuid is None else [2, 4, MOST_PACKED]
-        for n in sorted({min(n, self.most) for n in numbers} - {1}):
+        for n in sorted({min(n, self.size.of("process")) for n in numbers} - {1}):
             packed = {n: rate for (_, n), rate in _rates(benchmark, ["process"]).items()}
             # At best no process takes work from the others.
             if array > numbers[-1] * packed.get(1, array):
@@ -115,7 +117,7 @@ class SweepProbe:
             if last > 1 and not repays(WORKER_S):
                 benchmark.notes.append(f"process: {n} at once not tried: a quarter of the sweep's time was over")
                 return
-            benchmark.measure({way: n for way in ways if way != "fused"})
+            benchmark.measure({way: n for way in ways if way != "fused" and n <= self.size.of(way)})
 
 
 def _rates(benchmark: ConcurrencyBenchmark, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:

@@ -77,7 +77,7 @@ class ArraySearcher(Searcher):
         """Return the next array's or trial's config; None to wait, FINISHED without more trials."""
         if self.live.stopping and self.given:
             return None  # Tune is about to stop; without any trial under way it would wait here for the next one
-        if len(self.given) >= self.max_concurrent:
+        if len(self.given) >= (self.device_slots.slots if self.sampler.draws_singly else self.max_concurrent):
             return None
         if not self.waiting:
             self._draw()
@@ -113,10 +113,11 @@ class ArraySearcher(Searcher):
         else:
             trial = self.live.trials[request.trial_ids[0]]
             shares, fitting = self.live.shares.of(trial), self.live.shares.fitting(trial)
-        # The last trials go where a slot is free by then.
+        # The last trials go where a slot is free by then, and so do those that are drawn for it.
         left = len(self.waiting) + self.sampler.num_trials - len(self.live.trials)
+        staging = left > self.device_slots.slots and not self.sampler.draws_singly
         parts = {device: share.part for device, share in shares.items()}
-        device = self.device_slots.choose(fitting, parts, staging=left > self.device_slots.slots)
+        device = self.device_slots.choose(fitting, parts, staging=staging)
         return None if device is None else (device, shares[device])
 
     def _draw(self) -> None:

@@ -97,11 +97,12 @@ def test_trials_alone_come_in_the_order_of_the_search() -> None:
 
 
 class Told:
-    """A sampler of three trials that notes the scores that it is told."""
+    """A sampler that draws each trial by all results so far, and notes the scores that it is told."""
 
-    num_trials = 3
+    draws_singly = True
 
-    def __init__(self) -> None:
+    def __init__(self, num_trials: int = 3) -> None:
+        self.num_trials = num_trials
         self.scores: dict[str, float | None] = {}
         self.num_drawn = 0
 
@@ -135,6 +136,24 @@ def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_no
         searcher.on_trial_complete(f"tune{index}", {"score": 0.2, "failure": None if scores else "Traceback"})
     assert sampler.scores == {"t0000": 0.9, "t0001": 0.4, "t0002": None}
     assert searcher.suggest("tune3") == searcher.FINISHED
+
+
+def test_a_trial_that_is_drawn_by_all_results_so_far_is_drawn_once_a_place_is_free() -> None:
+    records = Records(9, Scoring("accuracy", True), [], 1)
+    thirds = plan([Node(8, 1, 100)], {"": Choice(Share(3), "")}, 9)
+    live = LiveSweep(sweep_context(records), RetryShares(thirds, lambda trial: Signature(())), None, None)
+    sampler: Any = Told(9)
+    searcher = ArraySearcher(sampler, live, thirds, DeviceSlots(thirds), drawn=False)
+    searcher.set_max_concurrency(6)  # one more for each place where trials do not depend on results
+    given = [searcher.suggest(f"tune{index}") for index in range(4)]
+    assert [each["trial_ids"] for each in given[:3]] == [["t0000"], ["t0001"], ["t0002"]]
+    assert (given[3], sampler.num_drawn, searcher.waiting) == (None, 3, [])
+    records.start(live.trials["t0001"])
+    records.add("t0001", [EpochResult(1, {"accuracy": 0.5})], None)
+    records.end("t0001", "finished")
+    searcher.on_trial_complete("tune1", {"score": 0.5})
+    assert searcher.suggest("tune4")["trial_ids"] == ["t0003"]
+    assert (sampler.scores, searcher.suggest("tune5")) == ({"t0001": 0.5}, None)
 
 
 def test_a_set_whose_first_training_is_stopped_gets_no_other_and_they_are_not_missing() -> None:
