@@ -206,11 +206,11 @@ def _start(
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the fields of sections by dotted names, as text."""
-    found: dict[str, str] = {}
+    overrides: dict[str, str] = {}
     for name, value in fields.items():
         nested = isinstance(value, Mapping)
-        found |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: _text(value)}
-    return found
+        overrides |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: _text(value)}
+    return overrides
 
 
 def _text(value: Any) -> str:

@@ -101,18 +101,18 @@ def run(
     if prepared.nodes is not None:
         _placed(config, source.kind, prepared.nodes, simulated=not prepared.gpus)
     with ray_starting(prepared.config, prepared.gpus, source_folder, console, apart=False) as starting:
-        found = training_problem(prepared, source, code)
-        console.lines(found.notes)
+        problem = training_problem(prepared, source, code)
+        console.lines(problem.notes)
         assert starting is not None
-        assert found.splits is not None
+        assert problem.splits is not None
         cluster = starting.wait()
         console.details(cluster.detail_lines())
         simulated = any(device.uuid is None for device in cluster.devices)
         where = _placed(config, source.kind, cluster.nodes, simulated=simulated)
-        spread(_equal(config), where.ranks, found.splits.samples_per_epoch)
+        spread(_equal(config), where.ranks, problem.splits.samples_per_epoch)
         folder = RunDirectory.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
         with removed_if_failed(folder):
-            measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
+            measuring = _Measuring(config, prepared, problem, cluster, where, folder, console)
             cluster.require(folder.shared)
             verdict = measuring.verdict()
     return _finish(measuring, source_folder, verdict, write)
@@ -286,8 +286,8 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceVerdict,
     devices = [measuring.cluster.devices[place] for place in measuring.places]
     ranks, samples_per_epoch = measuring.where.ranks, measuring.samples_per_epoch
     before, after = (
-        balance_view.Step(found.parallel.global_batch, found.settings.lr)
-        for found in (spread(_equal(config, whole), ranks, samples_per_epoch) for whole in (None, sum(verdict.shares)))
+        balance_view.Step(plan.parallel.global_batch, plan.settings.lr)
+        for plan in (spread(_equal(config, whole), ranks, samples_per_epoch) for whole in (None, sum(verdict.shares)))
     )
     lines = [*balance_view.lines(verdict), *balance_view.training(before, after, samples_per_epoch)]
     console.results(["", *balance_view.table(devices, verdict, measuring.readings), ""])

@@ -162,9 +162,9 @@ def _follow(console: Console, watch_s: float, ask: Ask, wanted: WantedTraining |
     began_s = time.monotonic()
     with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
         while True:
-            found = _told(ask, TICK_S, wanted)
-            live.update(view(found, console.width, wanted), refresh=True)
-            starting = any(node.pending for node in found) and time.monotonic() - began_s < ANSWER_S
+            node_statuses = _told(ask, TICK_S, wanted)
+            live.update(view(node_statuses, console.width, wanted), refresh=True)
+            starting = any(node.pending for node in node_statuses) and time.monotonic() - began_s < ANSWER_S
             time.sleep(0.0 if starting else watch_s)
 
 

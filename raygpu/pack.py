@@ -128,22 +128,22 @@ def advise(
             profile = _profiled(measuring, ways, notes, folder, console)
             if profile.best() is not None:
                 store.keep(profile)
-        found = judge(profile)
-        scaling = measure_scaling(measuring, folder, console.line) if found.answer == "one" else Scaling()
-        found = judge(profile, scaling)
+        advice = judge(profile)
+        scaling = measure_scaling(measuring, folder, console.line) if advice.answer == "one" else Scaling()
+        advice = judge(profile, scaling)
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = [*_write(profile, folder), folder.advice]
-        folder.advice.write_text(json.dumps(asdict(found) | {"kept": kept}, indent=1))
+        folder.advice.write_text(json.dumps(asdict(advice) | {"kept": kept}, indent=1))
     files += report_of(folder, console.line, console.warn)
-    console.results(["", *advice_view.table(found), *advice_view.evidence(profile, found, kept=kept)])
+    console.results(["", *advice_view.table(advice), *advice_view.evidence(profile, advice, kept=kept)])
     console.result(f"advice, plots and data in {folder.path}")
-    verdict = advice_view.verdict(profile, found)
-    devices = {"pack/advice/devices": found.devices} if found.answer in ("one", "several") else {}
+    verdict = advice_view.verdict(profile, advice)
+    devices = {"pack/advice/devices": advice.devices} if advice.answer in ("one", "several") else {}
     try:
         _track(config, profile, devices, files, measurement_description(config, folder, [verdict]), console)
     finally:
         console.result(verdict)
-    return Advised(found, profile, folder.path, verdict)
+    return Advised(advice, profile, folder.path, verdict)
 
 
 def _track(
@@ -205,21 +205,21 @@ def compare(
     measuring = find_training(config, stem, source_folder, console.lines)
     store = measuring.prepared.profiles
     known = (p.in_epochs_of(measuring.samples_per_epoch) for p in store.all())
-    found = [p for p in known if p.subject.same_training(measuring.subject) and p.best() is not None]
-    if not found:
+    profiles = [p for p in known if p.subject.same_training(measuring.subject) and p.best() is not None]
+    if not profiles:
         raise BadInput(
             f"--compare: {store.folder} has no profile of this training; measure it here by {typed('pack')}, and"
             " put the files of other machines' profiles there too"
         )
-    units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in found]
-    console.results(profile_view.comparison(found, units))
+    units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in profiles]
+    console.results(profile_view.comparison(profiles, units))
     folder = RunDirectory.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
     folder.trials.rmdir()
     path = folder.path / "devices.png"
-    data = ", synthetic data" if all(profile.synthetic for profile in found) else ""
-    draw(f"{found[0].subject.source}{data}", device_figures(found, units), path)
+    data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""
+    draw(f"{profiles[0].subject.source}{data}", device_figures(profiles, units), path)
     console.result(f"plot: {path}")
-    return ComparedProfiles(found, path)
+    return ComparedProfiles(profiles, path)
 
 
 def _main(arguments: Arguments) -> Outcome:

@@ -106,23 +106,23 @@ def run(
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
     with removed_if_failed(folder):
         done = _measured(planned, console)
-    measured, found = done.placements, compare(done.placements)
+    measured, comparison = done.placements, compare(done.placements)
     folder.trials.rmdir()
     folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
     files = _write(measured, folder)
-    verdict = placement_view.verdict(measured, found, simulated=planned.simulated, device=planned.device)
+    verdict = placement_view.verdict(measured, comparison, simulated=planned.simulated, device=planned.device)
     verdict += placement_view.memory_lines(measured, done.fewest_devices)
-    summary = _summary(planned, measured, found) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
+    summary = _summary(planned, measured, comparison) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
     folder.write_summary(summary)
     files += report_of(folder, console.line, console.warn)
-    console.results(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
+    console.results(["", *placement_view.table(measured, comparison), "", *placement_view.details(measured)])
     console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
     try:
         if config.tracking.enabled:
             from raygpu.tracking.measurement_run import log_placements
 
             shown = measurement_description(config, folder, verdict)
-            url = log_placements(config, planned.device, measured, found, files, shown)
+            url = log_placements(config, planned.device, measured, comparison, files, shown)
             console.result(f"MLflow: {url}")
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
@@ -140,9 +140,9 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
         raise BadInput("gpu.precision: read fp16; placements of a KerasExperiment take float32, tf32 or bf16")
     step = tried_step(config, source, code, config.hyperparameters)
     splits = part_of(config, step.splits, config.hyperparameters)
-    found = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
+    parts = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
     has_pipeline = _has_pipeline(prepared, source, code, splits)
-    planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), found, has_pipeline)
+    planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), parts, has_pipeline)
     data = ", synthetic data" if config.data.synthetic else ""
     logical = "logical devices of " if planned.simulated else ""
     pipelines = ", ".join(["", *PIPELINES]) if has_pipeline else ""
@@ -154,7 +154,7 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
             *prepared.left_out,
             *step.notes,
             *cut_lines(step.splits, splits),
-            f"on {prepared.num_devices} {logical}{planned.device}; placements: {', '.join(found)}{pipelines}",
+            f"on {prepared.num_devices} {logical}{planned.device}; placements: {', '.join(parts)}{pipelines}",
         ]
     )
     return planned
@@ -226,9 +226,9 @@ def _measured(planned: _Planned, console: LiveConsole) -> _Measured:
         if planned.has_pipeline:
             units, pipelines = _pipelines(benchmark, planned)
             placements += pipelines
-        found = benchmark.measure(placements)
+        measured = benchmark.measure(placements)
         limit = config.memory_gib or cluster.device_memory_gib(cluster.nodes[0].device_type)
-    return _Measured(found, fewest_stages([unit.memory_gib for unit in units], limit) if units else None)
+    return _Measured(measured, fewest_stages([unit.memory_gib for unit in units], limit) if units else None)
 
 
 def _pipelines(benchmark: PlacementBenchmark, planned: _Planned) -> tuple[list[Unit], list[MeasuredPlacement]]:

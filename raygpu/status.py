@@ -40,12 +40,12 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
 
 def _main(arguments: Arguments) -> int:
     """Print the state; return the exit code: 1 where no service runs. Raises RaygpuError if it does not answer."""
-    found = state()
+    service_state = state()
     if "json" in arguments.switches:
-        print(json.dumps(found))
+        print(json.dumps(service_state))
     else:
-        print("\n".join([NONE] if found is None else status_lines(found)))
-    return 1 if found is None else 0
+        print("\n".join([NONE] if service_state is None else status_lines(service_state)))
+    return 1 if service_state is None else 0
 
 
 COMMAND = PlainCommand("status", "[flags]", __doc__, Flags(SWITCHES, {}), _main, allowed="--json")

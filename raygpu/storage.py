@@ -142,8 +142,8 @@ class Storage:
 
         system, path = self._at()
         with _told(self):
-            found = system.get_file_info(FileSelector(path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type.name == kind)
+            entries = system.get_file_info(FileSelector(path, allow_not_found=True))
+        return sorted(info.base_name for info in entries if info.type.name == kind)
 
     def read(self, name: str) -> bytes:
         """Read a file of the folder. Raises FileNotFoundError, and StorageError."""

@@ -221,10 +221,10 @@ def _list(options: Mapping[str, str]) -> int:
         where.append(_jobs(options))
     num_jobs = 0
     for jobs in where:
-        found = jobs.all()
-        num_jobs += len(found)
-        if found:  # at once: the other ones may be out of reach
-            print("\n".join(job_view.lines(found)), flush=True)
+        submitted_jobs = jobs.all()
+        num_jobs += len(submitted_jobs)
+        if submitted_jobs:  # at once: the other ones may be out of reach
+            print("\n".join(job_view.lines(submitted_jobs)), flush=True)
     if not num_jobs:
         print(f"no job was submitted to {' or to '.join(jobs.address or 'Slurm' for jobs in where)}")
     return 0

@@ -85,20 +85,20 @@ def run(
         source, code = find(config, source_folder)
         if starting is not None:
             starting.trains(source)
-        found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
-        console.lines(found.notes)
+        user_code = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
+        console.lines(user_code.notes)
         stages.end("data")
-        groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits, found.folds)
+        groups = grouped(config, prepared.space, prepared.sampler, source, code, user_code.splits, user_code.folds)
         console.lines(require_population(config, prepared.space, prepared.sampler, source, code, groups.groups))
         if groups.sharing == "fused":
             show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
-        measurer = Measurer(config, source, code, found.splits, groups.groups)
+        measurer = Measurer(config, source, code, user_code.splits, groups.groups)
         own = starting.config if starting is not None else config
         planner = Planner(own, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
             planner.ahead(local_hardware(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
-            if found.splits is None:
+            if user_code.splits is None:
                 console.result(f"the {source.kind} itself was not tried: it runs in the sweep alone")
             return SweepResult({}, None, [])
         stages.end("dry_run")
@@ -109,7 +109,7 @@ def run(
         stages.end("plan")
         store = StoreOpening.of(config)
         planned = PlannedSweep(
-            prepared, found, groups, decision, planner.lines, cluster, store, source_folder, resume, retry_failed
+            prepared, user_code, groups, decision, planner.lines, cluster, store, source_folder, resume, retry_failed
         )
         sweep_run = SweepUnderWay(planned, console)
         sweep_run.run(stages)

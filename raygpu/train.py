@@ -81,18 +81,18 @@ def run(
     with ray_starting(config, prepared.gpus, source_folder, console, apart=False, wanted=not dry_run) as starting:
         if starting is not None:
             starting.trains(source)
-        found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
-        console.lines(found.notes)
+        problem = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
+        console.lines(problem.notes)
         stages.end("data")
         if warm_start is not None:
-            require_fitting(found, prepared.trial, Storage(str(warm_start)), "--warm-start")
-            console.warnings(warm_start_lines(found, prepared.trial))
+            require_fitting(problem, prepared.trial, Storage(str(warm_start)), "--warm-start")
+            console.warnings(warm_start_lines(problem, prepared.trial))
         if resume is not None:
-            require_one_fitting(found, prepared.trial, resume.training_checkpoints())
+            require_one_fitting(problem, prepared.trial, resume.training_checkpoints())
             kept_start(resume)
         begun = resume.read_run().get("global_batch") if resume is not None else None
         own = starting.config if starting is not None else config
-        planned = layout(own, found, local, simulated=simulated, global_batch=begun) if local is not None else None
+        planned = layout(own, problem, local, simulated=simulated, global_batch=begun) if local is not None else None
         if starting is None:
             console.results(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])
             return TrainingResult({}, None, False)
@@ -103,8 +103,8 @@ def run(
         console.details(cluster.detail_lines())
         if planned is None:
             simulated = any(device.uuid is None for device in cluster.devices)
-            planned = layout(config, found, cluster.nodes, simulated=simulated, global_batch=begun)
-        plan = PlannedTraining(prepared, found, planned, cluster, tree, source_folder, resume, warm_start, stages)
+            planned = layout(config, problem, cluster.nodes, simulated=simulated, global_batch=begun)
+        plan = PlannedTraining(prepared, problem, planned, cluster, tree, source_folder, resume, warm_start, stages)
         training = TrainingRun(plan, console)
         ended = training.run()
     return training.finish(ended)
@@ -136,8 +136,8 @@ def _run(arguments: Arguments) -> TrainingResult:
     path = Path(arguments.file) if arguments.file else None if "from" in options else DEFAULT
     origin = promoted(options["from"], partial(_tracking, arguments, path), warm) if "from" in options else None
     if warm and (origin is None or origin.checkpoint is None):
-        what = "has no checkpoint of that trial" if origin is not None else "is not given"
-        raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {what}")
+        fault = "has no checkpoint of that trial" if origin is not None else "is not given"
+        raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {fault}")
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
     config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None)

@@ -18,43 +18,43 @@ READINGS = {name: profile_view.READINGS[name] for name in ("util_pct", "power_w"
 
 def table(devices: Sequence[Device], verdict: BalanceVerdict, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
     """Return a table with a line for each rank. devices: of the ranks. readings: NVML's, by device index."""
-    told = [name for name in READINGS if any(name in reading for reading in readings.values())]
+    columns = [name for name in READINGS if any(name in reading for reading in readings.values())]
     head = ["rank", "device", "best batch", "samples/s", "speed over the mean", "share", "alone with it"]
-    rows = [[*head, *(READINGS[name][0] for name in told)]]
+    rows = [[*head, *(READINGS[name][0] for name in columns)]]
     ranks = zip(devices, verdict.curves, relative(verdict.curves), verdict.tried.shares, strict=True)
     for rank, (device, curve, speed, share) in enumerate(ranks):
         row = [str(rank), f"gpu {device.index} {device.name}", str(curve.best), f"{curve.rates[curve.best]:,.0f}"]
         row += ["" if verdict.asked else interval(speed)]
         row += [str(share), throughput(share / curve.step_s(share))]
         known = readings.get(device.index, {})
-        rows.append(row + [READINGS[name][1].format(known[name]) if name in known else "" for name in told])
+        rows.append(row + [READINGS[name][1].format(known[name]) if name in known else "" for name in columns])
     return aligned(rows)
 
 
 def lines(verdict: BalanceVerdict) -> list[str]:
     """Return lines on the measured devices and trainings, and the shares that follow."""
     tried, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
-    found = [f"predicted, without the exchange between devices: {throughput(verdict.split.samples_per_s)}"]
+    sentences = [f"predicted, without the exchange between devices: {throughput(verdict.split.samples_per_s)}"]
     name = "equal shares" if equal is None and verdict.fits else "balanced"
-    found += [f"{name}, {_speed(tried)}"]
+    sentences += [f"{name}, {_speed(tried)}"]
     if equal is not None:
-        found += [f"equal shares, {_speed(equal)}"]
+        sentences += [f"equal shares, {_speed(equal)}"]
     if not verdict.fits:
-        return [*found, "equal shares: out of memory"]
+        return [*sentences, "equal shares: out of memory"]
     if equal is None or speedup is None:
         if verdict.asked:
-            return [*found, "verdict: equal shares, as asked for"]
+            return [*sentences, "verdict: equal shares, as asked for"]
         if len(verdict.groups) > 1:
-            return [*found, "verdict: equal shares: the devices differ in speed by less than a sample of a step"]
-        return [*found, "verdict: equal shares; within noise: no device is shown to be faster than another"]
+            return [*sentences, "verdict: equal shares: the devices differ in speed by less than a sample of a step"]
+        return [*sentences, "verdict: equal shares; within noise: no device is shown to be faster than another"]
     times = f"{interval(speedup, 'x')} the equal split"
     if speedup.low > 1:
-        return [*found, f"verdict: balanced is {times}"]
+        return [*sentences, f"verdict: balanced is {times}"]
     if verdict.asked:
         text = "your shares are slower" if speedup.high < 1 else "within noise: equal shares would do"
-        return [*found, f"verdict: {text}; yours are {times}"]
+        return [*sentences, f"verdict: {text}; yours are {times}"]
     text = "the unequal ones are slower:" if speedup.high < 1 else "within noise: the unequal ones were"
-    return [*found, f"verdict: equal shares; {text} {times}"]
+    return [*sentences, f"verdict: equal shares; {text} {times}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def training(before: Step, after: Step, samples_per_epoch: int) -> list[str]:
     """
     steps, now = num_batches(samples_per_epoch, before.global_batch), num_batches(samples_per_epoch, after.global_batch)
     part = after.global_batch / samples_per_epoch
-    found = []
+    sentences = []
     if after.global_batch == before.global_batch:
-        found.append(
+        sentences.append(
             f"the training is as configured: {after.global_batch} samples a step, {now} steps an epoch"
             f", learning rate {after.lr:.4g}"
         )
@@ -84,16 +84,16 @@ def training(before: Step, after: Step, samples_per_epoch: int) -> list[str]:
         if after.lr == before.lr:
             linear = before.lr * after.global_batch / before.global_batch
             rate = f"as it was (--lr-scaling linear makes it {linear:.4g})"
-        found.append(
+        sentences.append(
             f"this changes the training: {after.global_batch} samples a step in place of {before.global_batch}, {now}"
             f" steps an epoch in place of {steps}, learning rate {after.lr:.4g} {rate}"
         )
     if part > LARGEST_PART:
-        found.append(
+        sentences.append(
             f"warning: a step takes {100 * part:.0f} % of the {samples_per_epoch:,} training samples of an epoch;"
             " scores may suffer"
         )
-    return found
+    return sentences
 
 
 def _speed(split: MeasuredSplit) -> str:

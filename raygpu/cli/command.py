@@ -210,5 +210,5 @@ class Command:
         path = Path(arguments.file) if arguments.file else self.default
         if arguments.file is None and path.exists() and QUIET not in arguments.switches:
             print(f"configuration: {path}, as no other file is named", flush=True)
-        found = config.load(path, arguments.overrides, self.schema)
-        return found, path.stem, code_folder(found.experiment, path)
+        configuration = config.load(path, arguments.overrides, self.schema)
+        return configuration, path.stem, code_folder(configuration.experiment, path)

@@ -26,9 +26,9 @@ def table(measured: Sequence[MeasuredPlacement], found: ComparedPlacements) -> l
             continue
         seconds = [turn.epoch_s for turn in each.turns]
         speedup = found.speedups.get(each.name)
-        told = "" if speedup is None or each.name == ONE else interval(speedup, "x")
+        times = "" if speedup is None or each.name == ONE else interval(speedup, "x")
         memory = [f"{gib:.3g}" for gib in each.memory_gib]
-        rows.append([each.name, f"{each.epoch_s:.3g} ± {stdev(seconds):.1g}", told, *_copies(each.profile), *memory])
+        rows.append([each.name, f"{each.epoch_s:.3g} ± {stdev(seconds):.1g}", times, *_copies(each.profile), *memory])
     return aligned(rows)
 
 
@@ -105,8 +105,8 @@ def _sentence(measured: Sequence[MeasuredPlacement], found: ComparedPlacements) 
     others = [each for each in measured if each.turns and each.name != ONE]
     if best.name != ONE:
         return f"{best.name} is {interval(found.speedups[best.name], 'x')} as fast as one device{_cost(best)}"
-    told = [f"{each.name} is {interval(found.speedups[each.name], 'x')} as fast{_cost(each)}" for each in others]
-    return "; ".join([f"one device: no placement is shown to be faster than its {best.epoch_s:.3g} s an epoch", *told])
+    facts = [f"{each.name} is {interval(found.speedups[each.name], 'x')} as fast{_cost(each)}" for each in others]
+    return "; ".join([f"one device: no placement is shown to be faster than its {best.epoch_s:.3g} s an epoch", *facts])
 
 
 def _cost(placement: MeasuredPlacement) -> str:

@@ -91,10 +91,10 @@ def _predicted_lines(decision: Decision) -> list[str]:
     notes = [f"plan: {note}" for note in estimates.notes]
     if not options:
         return [*notes, f"plan: not measured: {estimates.source}"] if estimates.source else notes
-    told = "; ".join(option.told() for option in options)
+    predictions = "; ".join(option.told() for option in options)
     if len(options) > 1 and options[1].within_noise_of(options[0]):
-        told += "; the first two are within noise of each other"
-    return [*notes, f"plan: predicted time of the trials, by a {estimates.source}: {told}"]
+        predictions += "; the first two are within noise of each other"
+    return [*notes, f"plan: predicted time of the trials, by a {estimates.source}: {predictions}"]
 
 
 def _budget_lines(decision: Decision, config: SweepConfig) -> list[str]:
@@ -207,15 +207,15 @@ def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
         if group.reason is not None:
             by_reason.setdefault(group.reason, []).append(group)
     lines = []
-    for reason, found in list(by_reason.items())[:MOST_LINES]:
-        count = sum(len(group.trials) for group in found)
-        what = f"{counted(count, 'trial')} {'is' if count == 1 else 'are'}"
+    for reason, alone_groups in list(by_reason.items())[:MOST_LINES]:
+        count = sum(len(group.trials) for group in alone_groups)
+        counted_trials = f"{counted(count, 'trial')} {'is' if count == 1 else 'are'}"
         if reason == ITS_OWN and (names := differing(groups)):
             reason = f"{ITS_OWN}: no other has its values of {', '.join(names)}, which shape its program"
-        lines.append(f"plan: {what} trained alone, {_shares(alone)}: {reason}")
+        lines.append(f"plan: {counted_trials} trained alone, {_shares(alone)}: {reason}")
     if len(by_reason) > MOST_LINES:
         rest = list(by_reason.values())[MOST_LINES:]
-        count = sum(len(group.trials) for found in rest for group in found)
+        count = sum(len(group.trials) for same_reason in rest for group in same_reason)
         lines.append(f"plan: {count} trials are trained alone for {len(rest)} other reasons")
     return lines
 

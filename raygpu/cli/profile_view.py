@@ -43,10 +43,10 @@ QUESTION = "one GPU, several trainings on it, or several GPUs?"
 
 def table(profile: Profile, epochs: int) -> list[str]:
     """Return a table with a line for each point, one way after the other. epochs: of the time per training."""
-    told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
+    columns = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
     gpu = any(p.device_gib is not None for p in profile.points)
     head = ["way", "at once", "time per training", f"{profile.unit}/s in all", "gain", "spread", "host memory each"]
-    rows = [[*head, *(["GPU memory each"] if gpu else []), *(READINGS[name][0] for name in told)]]
+    rows = [[*head, *(["GPU memory each"] if gpu else []), *(READINGS[name][0] for name in columns)]]
     for way in profile.ways:
         for p in sorted((p for p in profile.points if p.way == way), key=lambda p: (p.n, p.compiled)):
             if p.samples_per_s is None:
@@ -55,7 +55,7 @@ def table(profile: Profile, epochs: int) -> list[str]:
             row = [p.label, str(p.n), seconds(profile.time_per_training_s(p, epochs) or 0.0)]
             row += [f"{p.samples_per_s:,.0f}" if p.samples_per_s >= 100 else f"{p.samples_per_s:.3g}"]
             row += [f"{p.gain:.2f}x", _range(p), _gib(p.host_gib), *([_gib(p.device_gib)] if gpu else [])]
-            rows.append(row + [_told(p, name) for name in told])
+            rows.append(row + [_told(p, name) for name in columns])
     widths = [max(len(row[i]) for row in rows if i < len(row) and len(row) > 3) for i in range(len(rows[0]))]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
 
@@ -116,8 +116,8 @@ def laws(profile: Profile) -> list[str]:
         measured = [p for p in profile.of(way) if p.samples_per_s]
         law, step = profile.law(way), profile.step()
         if way == "fused" and step is not None and len(measured) > 1:
-            what, size = ("a step", profile.batch_size) if profile.batch_size else ("a sample of each", 1)
-            lines.append(f"{way}: {what} takes {_step_costs(profile, step, size, [p.n for p in measured])}")
+            work_unit, size = ("a step", profile.batch_size) if profile.batch_size else ("a sample of each", 1)
+            lines.append(f"{way}: {work_unit} takes {_step_costs(profile, step, size, [p.n for p in measured])}")
         elif way != "fused" and law is not None and len(measured) > 2:
             peak = "no peak" if math.isinf(law.peak) else f"peak at {max(1, round(law.peak)):,}"
             known = {"contention": law.contention, "coherency": law.coherency}
@@ -176,9 +176,9 @@ def comparison(profiles: Sequence[Profile], units: Sequence[float | None]) -> li
         assert best is not None
         hourly = 3600 / (profile.time_per_training_s(best, 1) or 1.0)
         per_unit = f", {hourly / unit:,.0f} per RGU ({unit:.3g} of them)" if unit else ", RGU not known"
-        what = "reports" if profile.num_train is None else "epochs"
+        progress_unit = "reports" if profile.num_train is None else "epochs"
         made_up = ", synthetic data" if profile.synthetic else ""
-        speed = f"{_times(best)} one, {hourly:,.0f} {what} an hour{per_unit}{made_up}"
+        speed = f"{_times(best)} one, {hourly:,.0f} {progress_unit} an hour{per_unit}{made_up}"
         lines.append(f"{device}: {best.n} {NAMES[best.way]}: {speed}")
     return lines
 

@@ -43,9 +43,9 @@ def _outcome(summary: Mapping[str, Any]) -> list[str]:
     else:
         values = hyperparameters(best["hyperparameters"])
         score = score_text(best["score"], best.get("standard_error"))
-        what = f"set** `{best['set_id']}`" if "set_id" in best else f"trial** `{best['trial_id']}`"
+        best_label = f"set** `{best['set_id']}`" if "set_id" in best else f"trial** `{best['trial_id']}`"
         mean = f" (mean of {best['repeats']} repeats)" if "set_id" in best else ""
-        first = f"**Best {what}: {summary['metric']} {score}{mean}, with {values}."
+        first = f"**Best {best_label}: {summary['metric']} {score}{mean}, with {values}."
     if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
         first += f" On the test data: {tested.line(summary['metric'])}."
     if summary["data"] == "synthetic":
@@ -93,9 +93,9 @@ def measurement_description(
     config: ProblemConfig, folder: RunDirectory, lines: Sequence[str], commands: Sequence[str] = ()
 ) -> str:
     """Return the description of a measurement. lines: its verdict. commands: to go on with, beside the report's."""
-    found = "\n".join(f"- {line}" for line in lines if line)
+    bullets = "\n".join(f"- {line}" for line in lines if line)
     first = f"**{MEASURED[config.COMMAND]}** of `{config.code_name}`."
-    return "\n\n".join([first, found, _commands([*commands, _command("report", folder)])])
+    return "\n\n".join([first, bullets, _commands([*commands, _command("report", folder)])])
 
 
 def _better(config: SweepConfig) -> str:

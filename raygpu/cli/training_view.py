@@ -91,15 +91,15 @@ class TrainConsole(LiveConsole):
         rows = []
         for rank, index in sorted(h.device_of.items()):
             device = h.devices[index]
-            told = dict(readings.get(device.index, {}))
+            device_readings = dict(readings.get(device.index, {}))
             row = []
-            if (used := told.pop("memory_gib", None)) is not None:
+            if (used := device_readings.pop("memory_gib", None)) is not None:
                 total = "" if device.memory_gib is None else f"/{device.memory_gib:.1f}"
                 row.append(f"{used:.1f}{total} GiB")
             if rank < len(last.samples):
                 row.append(throughput(last.samples[rank] / last.wall_s))
                 row.append(f"{last.shares[rank]} of {sum(last.shares)}")
-            row += [form.format(told[name]) for name, form in UNITS.items() if name in told]
+            row += [form.format(device_readings[name]) for name, form in UNITS.items() if name in device_readings]
             rows.append([*row, _name(device, h.devices)])
         return rows
 
@@ -119,12 +119,12 @@ class TrainConsole(LiveConsole):
 
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     """Return lines on the training that begins. simulated: whether it runs on one simulated GPU."""
-    what = f"{config.code_name}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"
-    lines = [f"train {config.name}: {what}"]
+    description = f"{config.code_name}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"
+    lines = [f"train {config.name}: {description}"]
     if {"trial_id", "sweep"} <= config.source.keys():
         score = config.source.get("score")
-        told = f", {config.metric} {score:.6g}" if score is not None else ""
-        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{told}")
+        score_note = f", {config.metric} {score:.6g}" if score is not None else ""
+        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{score_note}")
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
@@ -162,8 +162,8 @@ def epoch_line(history: History) -> str:
 
 def checkpoint_line(epoch: int, step: int, score: float | None, *, best: bool) -> str:
     """Return a line on a checkpoint that was saved, for details."""
-    told = f" with {score:.6g}" if score is not None else ""
-    return f"checkpoint of epoch {epoch}, step {step}, saved{told}{', the best so far' if best else ''}"
+    score_note = f" with {score:.6g}" if score is not None else ""
+    return f"checkpoint of epoch {epoch}, step {step}, saved{score_note}{', the best so far' if best else ''}"
 
 
 def noise_line(noise: NoiseScale, batch: int) -> str:
@@ -183,9 +183,9 @@ def _name(device: Device, devices: Sequence[Device]) -> str:
 def _together(h: History) -> list[str]:
     last = h.last
     assert last is not None
-    found = [throughput(last.samples_per_s)] if last.samples_per_s is not None else []
+    facts = [throughput(last.samples_per_s)] if last.samples_per_s is not None else []
     if last.efficiency is not None and len(last.shares) > 1:
-        found.append(f"{last.efficiency:.0%} of the devices alone")
+        facts.append(f"{last.efficiency:.0%} of the devices alone")
     if last.noise is not None:
-        found.append(f"noise scale {last.noise.samples:,.0f} ({last.noise.low:,.0f} to {last.noise.high:,.0f})")
-    return found
+        facts.append(f"noise scale {last.noise.samples:,.0f} ({last.noise.low:,.0f} to {last.noise.high:,.0f})")
+    return facts

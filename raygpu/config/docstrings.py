@@ -29,10 +29,10 @@ def meaning(schema: type[BaseModel], name: str) -> str:
 @cache
 def _docstrings(schema: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings of a schema's fields by name, with those of the schemas that it extends."""
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for base in reversed(schema.__bases__):
         if issubclass(base, Section):
-            found |= _docstrings(base)
+            docstrings |= _docstrings(base)
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
     assert isinstance(definition, ast.ClassDef)
     for field, text in pairwise(definition.body):
@@ -41,5 +41,5 @@ def _docstrings(schema: type[BaseModel]) -> dict[str, str]:
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(docstring))),
             ):
-                found[name] = inspect.cleandoc(docstring)
-    return found
+                docstrings[name] = inspect.cleandoc(docstring)
+    return docstrings

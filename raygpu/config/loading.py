@@ -84,11 +84,11 @@ def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides:
 
 def laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two sets of values key by key, tables too; `values` come first."""
-    found = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
+    merged_values = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
     for key, value in values.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = {**found[key], **value} if both else value
-    return found
+        both = isinstance(value, dict) and isinstance(merged_values.get(key), dict)
+        merged_values[key] = {**merged_values[key], **value} if both else value
+    return merged_values
 
 
 def literal(text: str) -> Any:

@@ -25,9 +25,9 @@ NEGATED = frozenset(["neg", "negative", "minus", "inverse", "inv"])
 def direction_of(metric: str) -> Direction | None:
     """Return "max" or "min" by the words in a metric's name, as validation/accuracy; None if they do not say it."""
     words = set(re.split(r"[^a-z0-9]+", metric.lower().replace("inaccuracy", "error")))
-    found = {direction for part, direction in PARTS.items() if any(part in word for word in words)}
-    found |= {"min"} if words & set(MIN.split()) else set()
-    found |= {"max"} if words & set(MAX.split()) else set()
-    if len(found) != 1 or words & NEGATED:
+    directions = {direction for part, direction in PARTS.items() if any(part in word for word in words)}
+    directions |= {"min"} if words & set(MIN.split()) else set()
+    directions |= {"max"} if words & set(MAX.split()) else set()
+    if len(directions) != 1 or words & NEGATED:
         return None
-    return "max" if "max" in found else "min"
+    return "max" if "max" in directions else "min"

@@ -272,7 +272,7 @@ class ClusterSection(Section):
         if self.max_gpus is None:
             return None
         near = (Fraction(self.max_gpus).limit_denominator(parts) for parts in itertools.count(1))
-        return next(found for found in near if abs(found - self.max_gpus) <= ROUNDED * self.max_gpus)
+        return next(candidate for candidate in near if abs(candidate - self.max_gpus) <= ROUNDED * self.max_gpus)
 
 
 class SweepClusterSection(ClusterSection):

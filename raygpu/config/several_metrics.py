@@ -13,9 +13,9 @@ def with_first_metric(values: Mapping[str, Any]) -> dict[str, Any]:
     for several, first in (("metrics", "metric"), ("directions", "direction")):
         if isinstance(given.get(several), str):
             given[several] = [word.strip() for word in given[several].split(",") if word.strip()]
-        found = given.get(several)
-        if isinstance(found, list | tuple) and found:
-            given.setdefault(first, found[0])
+        entries = given.get(several)
+        if isinstance(entries, list | tuple) and entries:
+            given.setdefault(first, entries[0])
     return given
 
 

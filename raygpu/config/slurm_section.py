@@ -153,13 +153,13 @@ def contradictions(section: SlurmSection) -> list[str]:
 
 def seconds(time: str) -> int:
     """Return a time of sbatch in seconds; 0 is no limit. Raises ValueError if it is none."""
-    found = TIME.fullmatch(time)
-    if found is None:
+    match = TIME.fullmatch(time)
+    if match is None:
         raise ValueError(f"{time!r} is no time of sbatch")
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups()[:4])
-    if found[1] is not None:
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups()[:4])
+    if match[1] is not None:
         return ((days * 24 + hours) * 60 + minutes) * 60 + rest
-    first, second, third = (int(part) if part is not None else None for part in found.groups()[4:])
+    first, second, third = (int(part) if part is not None else None for part in match.groups()[4:])
     assert first is not None
     if third is not None and second is not None:
         return (first * 60 + second) * 60 + third
@@ -168,8 +168,8 @@ def seconds(time: str) -> int:
 
 def tasks(array: str) -> list[int]:
     """Return the indices of an array of jobs, "0-3,7%2" for one."""
-    found: list[int] = []
+    indices: list[int] = []
     for part in array.partition("%")[0].split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), min(int(last or first), int(first) + MOST_TASKS) + 1)
-    return found
+        indices += range(int(first), min(int(last or first), int(first) + MOST_TASKS) + 1)
+    return indices

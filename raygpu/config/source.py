@@ -63,9 +63,9 @@ def _arrived(kind: str, name: str, folder: str, script: ScriptSection) -> Source
 
 def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict[str, Any]], Any]]:
     """Return the source that `name` stands for, and the user's object. Raises BadInput."""
-    found = resolve(name, folder)
-    kind = found.framework if isinstance(found, Experiment) else "function"
-    return Source(kind=kind, name=name, folder=str(folder)), found
+    code = resolve(name, folder)
+    kind = code.framework if isinstance(code, Experiment) else "function"
+    return Source(kind=kind, name=name, folder=str(folder)), code
 
 
 def require_there(name: str | None, folder: Path) -> None:
@@ -127,13 +127,13 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
     else:
         module = _import_module(module_name, name, folder)
     try:
-        found = getattr(module, attribute)
+        named_object = getattr(module, attribute)
     except AttributeError:
         names = _candidates(module)
         shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-        told = f"it has: {shown or 'nothing callable'}{suggestion(attribute, names)}"
-        raise BadInput(f"experiment: {module_name} has no {attribute!r}; {told}") from None
-    return _object(found, name)
+        alternatives = f"it has: {shown or 'nothing callable'}{suggestion(attribute, names)}"
+        raise BadInput(f"experiment: {module_name} has no {attribute!r}; {alternatives}") from None
+    return _object(named_object, name)
 
 
 def _object(found: Any, name: str) -> Experiment | Callable[[dict[str, Any]], Any]:

@@ -33,13 +33,13 @@ def as_written(values: Any, depth: int = 0) -> Any:
 def _table(values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
-    found = {}
+    table = {}
     for name, value in values.items():
         try:
-            found[name] = as_written(value)
+            table[name] = as_written(value)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-    return found
+    return table
 
 
 Values = Annotated[dict[str, Any], BeforeValidator(_table)]

@@ -47,9 +47,9 @@ def wait_and_say(
     paths: Sequence[Path], say: Callable[[str], None], given_up: Callable[[], bool] = lambda: False
 ) -> None:
     """Wait while the disk of one of these folders is full; say so, and when it goes on."""
-    if (found := full(paths)) is None:
+    if (full_folder := full(paths)) is None:
         return
-    say(NO_SPACE.format(found))
+    say(NO_SPACE.format(full_folder))
     while not given_up():
         time.sleep(POLL_S)
         if full(paths) is None:
@@ -68,12 +68,12 @@ def patiently(paths: Sequence[Path], call: Callable[[], R], wanted_bytes: int = 
     """
     began = time.monotonic()
     while True:
-        if (found := full(paths, wanted_bytes)) is None:
+        if (full_folder := full(paths, wanted_bytes)) is None:
             try:
                 return call()
             except Exception as error:
                 if not is_full(error, paths) or time.monotonic() - began >= PATIENCE_S:
                     raise
         elif time.monotonic() - began >= PATIENCE_S:
-            raise OSError(errno.ENOSPC, f"no space left for {PATIENCE_S:g} s", str(found))
+            raise OSError(errno.ENOSPC, f"no space left for {PATIENCE_S:g} s", str(full_folder))
         time.sleep(POLL_S)

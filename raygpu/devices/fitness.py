@@ -28,12 +28,12 @@ def too_old(name: str, capability: Capability, arch_list: Iterable[str]) -> str 
     name: for the message. arch_list: torch.cuda.get_arch_list(), as "sm_75", "sm_90a", "compute_120". Empty for a torch
     without CUDA.
     """
-    architectures = [found for word in arch_list if (found := ARCHITECTURE.fullmatch(word))]
+    architectures = [architecture for word in arch_list if (architecture := ARCHITECTURE.fullmatch(word))]
     if not architectures:
         return f"{name}: the installed torch is built without CUDA; {_mend(capability)}"
-    if any(_runs(found, capability) for found in architectures):
+    if any(_runs(architecture, capability) for architecture in architectures):
         return None
-    built = [(int(found["major"]), int(found["minor"])) for found in architectures]
+    built = [(int(architecture["major"]), int(architecture["minor"])) for architecture in architectures]
     age = "too old" if capability < min(built) else "too new" if capability > max(built) else "not among the cards"
     span = f"{_dotted(min(built))} to {_dotted(max(built))}"
     return (

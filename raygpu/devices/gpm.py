@@ -98,5 +98,5 @@ class GpmSampler:
 
 
 def _value(metric: Any) -> float | None:
-    told = metric.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(metric.value)
-    return float(metric.value) if told else None
+    valid = metric.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(metric.value)
+    return float(metric.value) if valid else None

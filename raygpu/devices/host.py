@@ -48,10 +48,10 @@ def nodes(gpus: Sequence[Gpu], *, apart: bool = True) -> list[Node]:
 
 def types(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
     """Group GPUs by type, in the order in which each type occurs first."""
-    found: dict[str, list[Gpu]] = {}
+    gpus_by_type: dict[str, list[Gpu]] = {}
     for gpu in gpus:
-        found.setdefault(described([gpu]).device_type, []).append(gpu)
-    return list(found.values())
+        gpus_by_type.setdefault(described([gpu]).device_type, []).append(gpu)
+    return list(gpus_by_type.values())
 
 
 def computing(gpus: Sequence[Gpu]) -> tuple[list[Gpu], list[str]]:

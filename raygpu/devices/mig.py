@@ -28,7 +28,7 @@ def instances(gpu: Gpu) -> list[Gpu]:
     device = nvml.handle(gpu.uuid)
     if device is None:
         return []
-    found = []
+    mig_devices = []
     for place in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, device) or 0):
         part = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, place)
         uuid = ask(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
@@ -42,7 +42,7 @@ def instances(gpu: Gpu) -> list[Gpu]:
             gpu_instance=ask(pynvml.nvmlDeviceGetGpuInstanceId, part),
             compute_instance=ask(pynvml.nvmlDeviceGetComputeInstanceId, part),
         )
-        found.append(
+        mig_devices.append(
             replace(
                 gpu,
                 uuid=nvml.text(uuid),
@@ -52,7 +52,7 @@ def instances(gpu: Gpu) -> list[Gpu]:
                 instance=instance,
             )
         )
-    return found
+    return mig_devices
 
 
 def gpm_source(uuid: str) -> tuple[Any, int | None]:

@@ -48,8 +48,8 @@ class Control:
 
     def start(self, uuid: str, within_s: float) -> str | None:
         """Run `nvidia-cuda-mps-control -d` for a GPU. Return None, or why the daemon did not start."""
-        found = program()
-        if found is None:
+        executable = program()
+        if executable is None:
             return f"{PROGRAM} is not installed"
         # Our own clients' limits, and those of an MPS around us, are none of the daemon's.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
@@ -59,7 +59,7 @@ class Control:
         with output_path.open("w") as output:
             try:
                 done = subprocess.run(
-                    [found, "-d"],
+                    [executable, "-d"],
                     env=inherited | self.directories() | {"CUDA_VISIBLE_DEVICES": uuid},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -70,7 +70,7 @@ class Control:
             except subprocess.TimeoutExpired:
                 return f"{PROGRAM} -d did not come back within {within_s:g} s{self.last_words()}"
             except OSError as error:
-                return f"{found} cannot be run: {error.strerror}"
+                return f"{executable} cannot be run: {error.strerror}"
         if done.returncode:
             said = " ".join(output_path.read_text(errors="replace").split())
             return f"{PROGRAM} -d refused: {said or f'status {done.returncode}'}{self.last_words()}"
@@ -78,12 +78,12 @@ class Control:
 
     def ask(self, command: str, within_s: float = ANSWER_S) -> str | None:
         """Send a command to the daemon and return its answer; None where no daemon answers in time."""
-        found = program()
-        if found is None or not self.pipe.is_dir():
+        executable = program()
+        if executable is None or not self.pipe.is_dir():
             return None
         try:
             done = subprocess.run(
-                [found],
+                [executable],
                 env=os.environ | self.directories(),
                 input=f"{command}\n",
                 capture_output=True,
@@ -106,8 +106,8 @@ class Control:
 
     def clients(self) -> list[int]:
         """Return the pids of the processes that compute through the daemon's servers, sorted."""
-        found = (self.ask(f"get_client_list {server}") for server in self.servers() or ())
-        return sorted({pid for answer in found for pid in _pids(answer or "")})
+        answers = (self.ask(f"get_client_list {server}") for server in self.servers() or ())
+        return sorted({pid for answer in answers for pid in _pids(answer or "")})
 
     def daemon(self) -> int | None:
         """Return the pid in the daemon's pid file, if that process is still the daemon; None otherwise."""

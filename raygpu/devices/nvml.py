@@ -113,14 +113,14 @@ def gpus() -> list[Gpu]:
     """Return the GPUs of this machine; empty without an NVIDIA driver."""
     if not _started():
         return []
-    found = []
+    detected_gpus = []
     for index in range(ask(pynvml.nvmlDeviceGetCount) or 0):
         device = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         if device is None:
             continue  # fallen off the bus, or not this container's
         room = _memory(device)
         mig = ask(pynvml.nvmlDeviceGetMigMode, device)
-        found.append(
+        detected_gpus.append(
             Gpu(
                 index=index,
                 uuid=text(pynvml.nvmlDeviceGetUUID(device)),
@@ -131,7 +131,7 @@ def gpus() -> list[Gpu]:
                 mig=mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE if mig is not None else None,
             )
         )
-    return found
+    return detected_gpus
 
 
 def driver_version() -> str | None:
@@ -232,16 +232,16 @@ def _started() -> bool:
 
 
 def _memory(device: Any) -> Memory | None:
-    found = ask(pynvml.nvmlDeviceGetMemoryInfo, device, pynvml.nvmlMemory_v2)
-    if found is not None:
-        return Memory(found.total / GIB, found.free / GIB, found.reserved / GIB)
-    found = ask(pynvml.nvmlDeviceGetMemoryInfo, device)
-    return Memory(found.total / GIB, found.free / GIB, None) if found is not None else None
+    memory_info = ask(pynvml.nvmlDeviceGetMemoryInfo, device, pynvml.nvmlMemory_v2)
+    if memory_info is not None:
+        return Memory(memory_info.total / GIB, memory_info.free / GIB, memory_info.reserved / GIB)
+    memory_info = ask(pynvml.nvmlDeviceGetMemoryInfo, device)
+    return Memory(memory_info.total / GIB, memory_info.free / GIB, None) if memory_info is not None else None
 
 
 def _either(device: Any, newer: Callable[..., Any], older: Callable[..., Any]) -> Any:
-    found = ask(newer, device)
-    return found if found is not None else ask(older, device)
+    answer = ask(newer, device)
+    return answer if answer is not None else ask(older, device)
 
 
 def text(value: str | bytes) -> str:

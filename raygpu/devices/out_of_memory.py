@@ -84,10 +84,10 @@ def _line_says(line: str, before: str) -> bool | None:
     """Return True for a failure of memory, False for another failure, None for a line that is no failure."""
     if BARE_LINE.match(line):
         return TEXTS.search(line) is not None
-    found = EXCEPTION_LINE.match(line)
-    if found is None:
+    match = EXCEPTION_LINE.match(line)
+    if match is None:
         return None
-    name, message = found["name"].rpartition(".")[2], found["message"] or ""
+    name, message = match["name"].rpartition(".")[2], match["message"] or ""
     if name in NAMES:
         return True
     if GENERAL.search(name):

@@ -22,11 +22,11 @@ def select(gpus: Sequence[Gpu], devices: str, visible: str | None) -> list[Gpu]:
         raise BadInput(f"gpu.devices: read {devices!r}, but {where}; leave it out")
     chosen: list[Gpu] = []
     for word in _words(devices):
-        found = _find(allowed, word)
-        if found is None:
+        gpu = _find(allowed, word)
+        if gpu is None:
             raise BadInput(f"gpu.devices: read {word!r}; the GPUs are: {_known(allowed)}")
-        if found not in chosen:
-            chosen.append(found)
+        if gpu not in chosen:
+            chosen.append(gpu)
     if not chosen:
         raise BadInput(f'gpu.devices: read {devices!r}; allowed: "all", or indices and UUIDs separated by commas')
     return chosen
@@ -69,11 +69,11 @@ def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
     words = _words(visible)
     chosen: list[Gpu] = []
     for word in words:
-        found = _find(gpus, word)
-        if found is None:
+        gpu = _find(gpus, word)
+        if gpu is None:
             break
-        if found not in chosen:
-            chosen.append(found)
+        if gpu not in chosen:
+            chosen.append(gpu)
     if words and not chosen and words[0] != "-1":
         raise BadInput(f"CUDA_VISIBLE_DEVICES: read {visible!r}; whole GPUs are wanted, which are: {_known(gpus)}")
     return chosen

@@ -61,8 +61,8 @@ def allocation(environment: Mapping[str, str] | None = None) -> Allocation:
 
 def _num_gpus(variables: Mapping[str, str]) -> int | None:
     """Return the number of GPUs; by CUDA_VISIBLE_DEVICES, which Slurm sets too, where it does not tell the number."""
-    if (found := _number(variables, "SLURM_GPUS_ON_NODE")) is not None:
-        return found
+    if (gpus_on_node := _number(variables, "SLURM_GPUS_ON_NODE")) is not None:
+        return gpus_on_node
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     return len([word for word in visible.split(",") if word.strip()]) if visible is not None else None
 

@@ -110,8 +110,8 @@ def _told(values: Sequence[float | None]) -> list[float]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    told = _told(values)
-    return sum(told) / len(told) if told else None
+    known_values = _told(values)
+    return sum(known_values) / len(known_values) if known_values else None
 
 
 def _peak(values: Sequence[float | None]) -> float | None:

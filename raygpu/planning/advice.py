@@ -101,12 +101,12 @@ def advise(profile: Profile, scaling: Scaling = Scaling()) -> Advice:
 
 def _efficient(efficiencies: Sequence[tuple[int, float]]) -> int:
     """Return the last number of devices before the efficiency falls below `EFFICIENT`, and 1 at least."""
-    found = 1
+    num_devices = 1
     for devices, efficiency in sorted(efficiencies):
         if efficiency < EFFICIENT:
             break
-        found = max(found, devices)
-    return found
+        num_devices = max(num_devices, devices)
+    return num_devices
 
 
 def _predicted(speedups: Sequence[Speedup], batch_size: int | None) -> int:

@@ -19,11 +19,11 @@ from raygpu.planning.scaling_laws import Affine
 def requested_share(nodes: Sequence[Node], fraction: float, needs: Mapping[str, Affine]) -> dict[str, Choice]:
     """Return the requested share by type, less on a GPU whose memory does not hold it. needs: GiB of n trials, by
     type."""
-    found = by_type(nodes)
+    nodes_by_type = by_type(nodes)
     choice = Choice(snap(fraction), f"gpu.fraction {fraction:g}")
-    if len(found) == 1:  # what a person asked for holds: there is no other GPU that it was meant for
-        return dict.fromkeys(found, choice)
-    return {device: _fitting(choice, of, needs.get(device)) for device, of in found.items()}
+    if len(nodes_by_type) == 1:  # what a person asked for holds: there is no other GPU that it was meant for
+        return dict.fromkeys(nodes_by_type, choice)
+    return {device: _fitting(choice, of, needs.get(device)) for device, of in nodes_by_type.items()}
 
 
 def _fitting(choice: Choice, nodes: Sequence[Node], need: Affine | None) -> Choice:
@@ -47,11 +47,11 @@ def measured_share(
 
     parts: the trials that count, with their profile on each type. reference: the GPU for which `best` was found.
     """
-    found = by_type(nodes)
-    if len(found) == 1:
-        return dict.fromkeys(found, Choice(Share(best.n), best.bound or "measured"))
+    nodes_by_type = by_type(nodes)
+    if len(nodes_by_type) == 1:
+        return dict.fromkeys(nodes_by_type, Choice(Share(best.n), best.bound or "measured"))
     choices = {}
-    for device, of in found.items():
+    for device, of in nodes_by_type.items():
         way = best.way if parts[device].profile.of(best.way) else "process"
         most, bound = at_once(parts[device], way, FreeMemory.of(of, _free_gib(of)), num_gpus)
         choice = Choice(Share(1 if best.n == 1 else most), bound)

@@ -83,7 +83,7 @@ class ThroughputCurve:
 def relative(curves: Sequence[ThroughputCurve]) -> list[Interval]:
     """Return each device's speed over the geometric mean of all, from rounds in which all were measured; 1 for a single
     device."""
-    found = []
+    speeds = []
     for own in curves:
         ratios = [
             own.rounds[batch][place] / math.exp(fmean(math.log(curve.rounds[batch][place]) for curve in curves))
@@ -91,8 +91,8 @@ def relative(curves: Sequence[ThroughputCurve]) -> list[Interval]:
             if all(batch in curve.rounds for curve in curves)
             for place in range(min(len(curve.rounds[batch]) for curve in curves))
         ]
-        found.append(interval(ratios) if ratios else Interval(1.0, 0.0, math.inf))
-    return found
+        speeds.append(interval(ratios) if ratios else Interval(1.0, 0.0, math.inf))
+    return speeds
 
 
 def alike(curves: Sequence[ThroughputCurve]) -> list[list[int]]:
@@ -119,20 +119,20 @@ def differ(one: ThroughputCurve, other: ThroughputCurve, confidence: float = CON
     pairs = [pair for batch in batches for pair in zip(one.rounds[batch], other.rounds[batch], strict=False)]
     if not pairs:
         return False
-    found = ratio([own for own, _ in pairs], [its for _, its in pairs], confidence)
-    return found.low > 1 + NEGLIGIBLE or found.high < 1 / (1 + NEGLIGIBLE)
+    speed_ratio = ratio([own for own, _ in pairs], [its for _, its in pairs], confidence)
+    return speed_ratio.low > 1 + NEGLIGIBLE or speed_ratio.high < 1 / (1 + NEGLIGIBLE)
 
 
 def level_groups(curves: Sequence[ThroughputCurve], groups: Sequence[Sequence[int]]) -> list[ThroughputCurve]:
     """Replace each device's speeds by the mean speeds of its group; memory limits stay each device's own."""
-    found = list(curves)
+    level_curves = list(curves)
     for group in groups:
         batches = [batch for batch in curves[group[0]].rates if all(batch in curves[rank].rates for rank in group)]
         rates = {batch: math.exp(fmean(math.log(curves[rank].rates[batch]) for rank in group)) for batch in batches}
         for rank in group if rates else ():
             own = {batch: rates.get(batch, rate) for batch, rate in curves[rank].rates.items()}
-            found[rank] = ThroughputCurve(own, curves[rank].ended, curves[rank].rounds)
-    return found
+            level_curves[rank] = ThroughputCurve(own, curves[rank].ended, curves[rank].rounds)
+    return level_curves
 
 
 def speedup(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> Interval:
@@ -204,14 +204,14 @@ def balance_shares(curves: Sequence[ThroughputCurve], global_batch: int | None =
         each = min(curve.best / rate for curve, rate in zip(curves, rates, strict=True))
         global_batch = max(len(curves), round(each * sum(rates)))
     most = [curve.most for curve in curves]
-    found = predict(curves, split_batch(global_batch, [max(curve.rates.values()) for curve in curves], most))
+    split = predict(curves, split_batch(global_batch, [max(curve.rates.values()) for curve in curves], most))
     for _ in range(MOST_ITERATIONS):
-        speeds = [share / curve.step_s(share) for curve, share in zip(curves, found.shares, strict=True)]
+        speeds = [share / curve.step_s(share) for curve, share in zip(curves, split.shares, strict=True)]
         next_one = predict(curves, split_batch(global_batch, speeds, most))
-        if next_one.samples_per_s <= found.samples_per_s:
+        if next_one.samples_per_s <= split.samples_per_s:
             break
-        found = next_one
-    return found
+        split = next_one
+    return split
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +258,8 @@ def needs_another_pair(one: Sequence[Sequence[float]], other: Sequence[Sequence[
     """
     if len(one) < min(LEAST_PAIRS, most):
         return True
-    found = speedup([sum(turn) for turn in one], [sum(turn) for turn in other])
-    return len(one) < most and found.middle > 1 and not found.excludes(1.0)
+    speed_ratio = speedup([sum(turn) for turn in one], [sum(turn) for turn in other])
+    return len(one) < most and speed_ratio.middle > 1 and not speed_ratio.excludes(1.0)
 
 
 def reduce_shares(shares: Sequence[int]) -> list[int]:

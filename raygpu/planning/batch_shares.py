@@ -29,12 +29,12 @@ def split_batch(total: int, ratios: Sequence[float], most: Sequence[float] | Non
     room = [limit if limit == math.inf else max(1, math.floor(limit)) for limit in limits]
     if sum(room) < total:
         raise ValueError(f"{total} samples, and the devices hold {sum(room):g}")
-    found = _largest_remainder(total, ratios)
+    shares = _largest_remainder(total, ratios)
     others = len(ratios) - 1
-    settled = {i: int(min(room[i], total - others)) for i, n in enumerate(found) if n > room[i]}
-    settled = settled or {i: 1 for i, n in enumerate(found) if n < 1}
+    settled = {i: int(min(room[i], total - others)) for i, n in enumerate(shares) if n > room[i]}
+    settled = settled or {i: 1 for i, n in enumerate(shares) if n < 1}
     if not settled:
-        return found
+        return shares
     free = [i for i in range(len(ratios)) if i not in settled]
     if free:
         rest = split_batch(total - sum(settled.values()), [ratios[i] for i in free], [room[i] for i in free])
@@ -44,11 +44,11 @@ def split_batch(total: int, ratios: Sequence[float], most: Sequence[float] | Non
 
 def _largest_remainder(total: int, ratios: Sequence[float]) -> list[int]:
     exact = [total * ratio / sum(ratios) for ratio in ratios]
-    found = [math.floor(share) for share in exact]
-    order = sorted(range(len(ratios)), key=lambda i: (found[i] - exact[i], i))
-    for i in order[: total - sum(found)]:
-        found[i] += 1
-    return found
+    shares = [math.floor(share) for share in exact]
+    order = sorted(range(len(ratios)), key=lambda i: (shares[i] - exact[i], i))
+    for i in order[: total - sum(shares)]:
+        shares[i] += 1
+    return shares
 
 
 def parts(count: int, number: int) -> list[int]:

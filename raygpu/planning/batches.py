@@ -37,15 +37,15 @@ def _shuffled(places: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
     """
     bits = max(1, (int(count - 1).bit_length() + 1) // 2)
     mask, keys = np.uint64(2**bits - 1), np.random.default_rng(key).integers(2**63, size=ROUNDS, dtype=np.uint64)
-    found = places.astype(np.uint64)
-    out = np.ones(len(found), bool)
+    elements = places.astype(np.uint64)
+    out = np.ones(len(elements), bool)
     while out.any():
-        left, right = found[out] >> np.uint64(bits), found[out] & mask
+        left, right = elements[out] >> np.uint64(bits), elements[out] & mask
         for each in keys:
             left, right = right, left ^ (_mixed(right ^ each) & mask)
-        found[out] = left << np.uint64(bits) | right
-        out[out] = found[out] >= count
-    return found.astype(np.int64)
+        elements[out] = left << np.uint64(bits) | right
+        out[out] = elements[out] >= count
+    return elements.astype(np.int64)
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:

@@ -128,7 +128,7 @@ def options(
     ways: the packed ways that may be used. asked: the only number of trials at once on a device that may be used.
     """
     largest = max(groups, key=lambda group: group.size.trials)
-    found: list[Option] = []
+    candidates: list[Option] = []
     nothing = tuple(False for _ in groups)
     everything = tuple(group.can_fuse for group in groups)
     packings: list[tuple[Way, int, str]] = [("process", asked or 1, "asked for")]
@@ -139,9 +139,9 @@ def options(
             group.can_fuse and _fused_s(group, room, num_gpus) < _packed_s(group, way, n, num_gpus) for group in groups
         )
         for fused in dict.fromkeys((nothing, everything, fast)):
-            found.append(_option(groups, way, n, bound, fused, room, num_gpus))
+            candidates.append(_option(groups, way, n, bound, fused, room, num_gpus))
     best: dict[tuple[bool, bool, str], Option] = {}
-    for option in sorted(found, key=lambda option: option.wall_s):
+    for option in sorted(candidates, key=lambda option: option.wall_s):
         kind = all(option.fused), any(option.fused), "" if all(option.fused) or option.n > 1 else "alone"
         best.setdefault(kind, option)
     return list(best.values())
@@ -164,10 +164,10 @@ def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1)
     curve, end = gaining(group.profile, way)
     given = group.size.of(way)
     bounds = {end: curve, f"{given} trials at once": math.ceil(given / num_gpus)}
-    for what, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
-        line = group.profile.memory(way, what)  # type: ignore[arg-type] # two names that are literals
+    for field, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
+        line = group.profile.memory(way, field)  # type: ignore[arg-type] # two names that are literals
         if line is not None and line.each > 0 and free_gib is not None:
-            bounds[f"{what[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = trainings_that_fit(
+            bounds[f"{field[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = trainings_that_fit(
                 line, free_gib
             )
     bound, n = min(bounds.items(), key=lambda item: item[1])

@@ -63,10 +63,10 @@ class Estimates:
 
     def needs(self) -> dict[str, Affine]:
         """Return the GiB of device memory that n trainings take, by device type."""
-        found = {device: self.on(device) for device in self.types}
+        profiles = {device: self.on(device) for device in self.types}
         return {
             device: line
-            for device, profile in found.items()
+            for device, profile in profiles.items()
             if profile is not None and (line := profile.memory("process", "device_gib")) is not None
         }
 

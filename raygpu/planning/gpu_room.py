@@ -45,7 +45,7 @@ def needs_of_sweep(
 
     alone, together: the ways of both kinds. A rough estimate, which is no profile, gives none.
     """
-    found = {}
+    needs = {}
     for device in devices:
         profile = estimates.on(device) or estimates.kept
         if profile is None or not profile.measured_at:
@@ -53,8 +53,8 @@ def needs_of_sweep(
         for shared, way in ((False, alone), (True, together)):
             need = need_of(profile, way) or (need_of(profile, "process") if way == "mps" else None)
             if need is not None:
-                found[device, shared] = need
-    return found
+                needs[device, shared] = need
+    return needs
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,11 +183,11 @@ def floor_to_step(amount: Fraction) -> float:
 
 def by_type(nodes: Sequence[Node]) -> dict[str, list[Node]]:
     """Return the nodes that have GPUs by device type, the fastest type first: by Reference GPU Units, then memory."""
-    found: dict[str, list[Node]] = {}
+    nodes_by_type: dict[str, list[Node]] = {}
     for node in sorted(nodes, key=lambda node: (-(node.rgu or 0.0), -(node.device_gib or 0.0))):
         if node.num_gpus:
-            found.setdefault(node.device_type, []).append(node)
-    return found
+            nodes_by_type.setdefault(node.device_type, []).append(node)
+    return nodes_by_type
 
 
 def auto_share(nodes: Sequence[Node]) -> Choice:
@@ -199,15 +199,15 @@ def auto_share(nodes: Sequence[Node]) -> Choice:
     for node in nodes:
         cores = f"one per CPU core ({node.num_cpus:g} for {_gpus(node.num_gpus)})"
         memory = f"{AUTO_MEMORY_GIB:g} GiB of host memory each ({node.memory_gib:.1f} GiB for {_gpus(node.num_gpus)})"
-        found = {
+        limits = {
             cores: node.num_cpus / node.num_gpus,
             memory: node.memory_gib / node.num_gpus / AUTO_MEMORY_GIB,
         }
         if node.free_gib is not None:
-            found[f"{AUTO_MEMORY_GIB:g} GiB of device memory each ({node.free_gib:.1f} GiB free)"] = (
+            limits[f"{AUTO_MEMORY_GIB:g} GiB of device memory each ({node.free_gib:.1f} GiB free)"] = (
                 node.free_gib / AUTO_MEMORY_GIB
             )
-        for bound, most in found.items():
+        for bound, most in limits.items():
             bounds[bound] = min(max(1, math.floor(min(most, AUTO_LIMIT))), bounds.get(bound, AUTO_LIMIT))
     bound, count = min(bounds.items(), key=lambda item: item[1])
     return Choice(Share(trials_per_gpu=count), f"plain rule: {bound}")
@@ -227,13 +227,13 @@ def plan(
 
     most_gpus: largest number of GPUs to reserve at once. Raises ValueError if no node can hold a trial.
     """
-    found = {device: of for device, of in by_type(nodes).items() if device in choices}
-    if not found:
+    gpu_nodes = {device: of for device, of in by_type(nodes).items() if device in choices}
+    if not gpu_nodes:
         raise ValueError("no node has a GPU")
-    parts = [part for device, of in found.items() if (part := _part(of, choices[device], num_trials)) is not None]
+    parts = [part for device, of in gpu_nodes.items() if (part := _part(of, choices[device], num_trials)) is not None]
     if not parts:
         wanted = next(iter(choices.values())).share.gpus_per_trial
-        most = max(node.num_gpus for of in found.values() for node in of)
+        most = max(node.num_gpus for of in gpu_nodes.values() for node in of)
         raise ValueError(f"{wanted} GPUs per trial, but no node has more than {most}")
     if most_gpus is not None:
         parts = _held_below(most_gpus, parts)
@@ -242,16 +242,16 @@ def plan(
 
 def _held_below(most_gpus: Fraction, parts: Sequence[DevicePlan]) -> list[DevicePlan]:
     """Reduce the slots until all parts together reserve at most `most_gpus`; the fastest type comes first."""
-    found, left = [], most_gpus
+    device_plans, left = [], most_gpus
     for part in parts:
         slots = min(part.slots, left // part.share.part)
         left -= slots * part.share.part
         if slots:
-            found.append(replace(part, slots=slots))
-    if not found:
+            device_plans.append(replace(part, slots=slots))
+    if not device_plans:
         least = min(part.share.part for part in parts)
         raise ValueError(f"a trial takes {float(least):g} of a GPU, and cluster.max_gpus allows {float(most_gpus):g}")
-    return found
+    return device_plans
 
 
 def _part(nodes: Sequence[Node], choice: Choice, num_trials: int) -> DevicePlan | None:

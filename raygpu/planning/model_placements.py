@@ -1,7 +1,7 @@
 """Placements of a model's parts on several devices: their names, checked, and what measurements say about them. Pure.
 
 parts = resolve({"user_tower": 0, "item_tower": 1}, known=names, num_devices=2)
-found = compare([one, towers, alternating])      # the fastest, and its speed-up over one device
+comparison = compare([one, towers, alternating])      # the fastest, and its speed-up over one device
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class MeasuredPlacement:
     @property
     def memory_gib(self) -> tuple[float, ...]:
         """Largest memory of each device over the turns, in GiB."""
-        return tuple(max(found) for found in zip(*(turn.memory_gib for turn in self.turns), strict=True))
+        return tuple(max(peaks) for peaks in zip(*(turn.memory_gib for turn in self.turns), strict=True))
 
     @property
     def bubble(self) -> float | None:

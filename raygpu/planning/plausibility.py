@@ -35,12 +35,12 @@ WIDE, WIDEST = 2.5, 5.0
 def contradictions(points: Sequence[Point], alone: float) -> dict[int, str]:
     """Return the points in doubt by their indices, with the reasons. Of two that contradict each other, both are
     named."""
-    found = _alone_in_doubt(points, alone, WIDE)
-    for places in _kinds(points, found):
+    doubts = _alone_in_doubt(points, alone, WIDE)
+    for places in _kinds(points, doubts):
         for fewer, more in _reversed(points, places):
-            found.setdefault(more, _seem(points[fewer], points[more]))
-            found.setdefault(fewer, _seem(points[fewer], points[more]))
-    return found
+            doubts.setdefault(more, _seem(points[fewer], points[more]))
+            doubts.setdefault(fewer, _seem(points[fewer], points[more]))
+    return doubts
 
 
 def mark_doubtful(points: Sequence[Point], alone: float) -> list[Point]:

@@ -82,14 +82,14 @@ class Usl:
         n, x = _columns(measured)
         # n / X is linear in 1 / rate, contention / rate and coherency / rate.
         terms = np.column_stack([np.ones(len(n)), n - 1, n * (n - 1)])[:, : len(n)] * (x / n)[:, None]
-        found = np.zeros(3)
-        found[: terms.shape[1]] = nnls(terms, np.ones(len(n)))[0]
-        if found[0] < SMALLEST * n[0] / x[0]:  # of noise that falls steeply: one alone is then as the first point
-            found[0] = n[0] / x[0]
-            found[1 : terms.shape[1]] = nnls(terms[:, 1:], 1 - terms[:, 0] * found[0])[0]
-        if found[2] * n[-1] ** 2 < NOTHING * found[0]:  # what is left of rounding
-            found[2] = 0.0
-        return cls(float(1 / found[0]), float(found[1] / found[0]), float(found[2] / found[0]))
+        solution = np.zeros(3)
+        solution[: terms.shape[1]] = nnls(terms, np.ones(len(n)))[0]
+        if solution[0] < SMALLEST * n[0] / x[0]:  # of noise that falls steeply: one alone is then as the first point
+            solution[0] = n[0] / x[0]
+            solution[1 : terms.shape[1]] = nnls(terms[:, 1:], 1 - terms[:, 0] * solution[0])[0]
+        if solution[2] * n[-1] ** 2 < NOTHING * solution[0]:  # what is left of rounding
+            solution[2] = 0.0
+        return cls(float(1 / solution[0]), float(solution[1] / solution[0]), float(solution[2] / solution[0]))
 
 
 def _columns(measured: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:

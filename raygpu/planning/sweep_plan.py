@@ -179,10 +179,10 @@ def _options(hardware: Hardware, config: SweepConfig, groups: Sequence[Group], e
     if config.gpu.mps == "on" and any(part.profile.of("mps") for part in parts):
         ways = ["mps"]
     asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
-    found = cost_model.options(
+    options = cost_model.options(
         parts, FreeMemory.of(alike, _least_free_gib(alike)), _num_gpus(hardware, config), ways, asked
     )
-    return [option for option in found if _asked_for(option, config.gpu.mode)] or found
+    return [option for option in options if _asked_for(option, config.gpu.mode)] or options
 
 
 def _choices(

@@ -90,13 +90,13 @@ def _timed(samples: Sequence[Sample]) -> list[tuple[float, float, Mapping[str, f
 
 def _merged(stays: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the times of the stays, in order and without overlaps."""
-    found: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     for began, ended in sorted(stays):
-        if found and began <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], ended))
+        if spans and began <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], ended))
         else:
-            found.append((began, ended))
-    return found
+            spans.append((began, ended))
+    return spans
 
 
 def _within(moment: float, times: Sequence[tuple[float, float]]) -> bool:

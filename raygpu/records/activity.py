@@ -45,11 +45,11 @@ def note(activity: Activity | None) -> None:
 
 def living() -> dict[int, Activity]:
     """Return the notes of this user's processes on this machine, by pid."""
-    found = {}
+    activities = {}
     for pid, folder in scratch.living().items():
         if (activity := _read(folder / FILE)) is not None:
-            found[pid] = activity
-    return found
+            activities[pid] = activity
+    return activities
 
 
 def _read(file: Path) -> Activity | None:

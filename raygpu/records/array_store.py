@@ -89,10 +89,10 @@ class ArrayStore:
         try:
             if not self.is_private() or not _is_own(path):
                 return None
-            found = json.loads(path.read_text())
-            step_s = {int(width): _positive(seconds) for width, seconds in found["step_s"].items()}
-            num_bytes = {int(width): int(count) for width, count in found["num_bytes"].items()}
-            return KeptWidths(step_s, num_bytes, str(found["measured_on"])[:10]) if step_s else None
+            fields = json.loads(path.read_text())
+            step_s = {int(width): _positive(seconds) for width, seconds in fields["step_s"].items()}
+            num_bytes = {int(width): int(count) for width, count in fields["num_bytes"].items()}
+            return KeptWidths(step_s, num_bytes, str(fields["measured_on"])[:10]) if step_s else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

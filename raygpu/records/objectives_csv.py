@@ -44,7 +44,7 @@ def read(path: Path) -> tuple[list[str], list[ObjectivesRow]]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file, strict=True))
         metrics = rows[0][len(OWN) :]
-        found = [ObjectivesRow(row[0], row[1] == "yes", tuple(map(float, row[len(OWN) :]))) for row in rows[1:]]
+        trials = [ObjectivesRow(row[0], row[1] == "yes", tuple(map(float, row[len(OWN) :]))) for row in rows[1:]]
     except (ValueError, IndexError, csv.Error) as error:
         raise BadInput(f"{path}: {error!r}; --resume writes it anew") from error
-    return metrics, found
+    return metrics, trials

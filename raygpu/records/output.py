@@ -79,19 +79,19 @@ def _enduring(name: str) -> Iterator[None]:
     with suppress(OSError):
         before.flush()
     raw: Any = _EnduringFile(before.fileno(), "w", closefd=False)
-    made = io.TextIOWrapper(
+    stream = io.TextIOWrapper(
         raw if before.buffer is _raw(before) else io.BufferedWriter(raw),  # without a buffer by python -u
         encoding=before.encoding,
         errors=before.errors,
         line_buffering=before.line_buffering,
         write_through=before.write_through,
     )
-    setattr(sys, name, made)
+    setattr(sys, name, stream)
     try:
         yield
     finally:
-        made.flush()
-        if getattr(sys, name) is made:
+        stream.flush()
+        if getattr(sys, name) is stream:
             setattr(sys, name, before)
 
 

@@ -21,20 +21,20 @@ def add(path: Path, trial_id: str, change: Change) -> None:
 
 def write(path: Path, changes: Mapping[str, Sequence[Change]]) -> None:
     """Write all changes anew, in the order of their epochs. changes: by trial id."""
-    found = sorted((change.epoch, name, change) for name, each in changes.items() for change in each)
-    write_whole(path, "".join(_line(name, change) for _, name, change in found))
+    entries = sorted((change.epoch, name, change) for name, each in changes.items() for change in each)
+    write_whole(path, "".join(_line(name, change) for _, name, change in entries))
 
 
 def read(path: Path) -> dict[str, list[Change]]:
     """Return each trial's changes in the order of their epochs; empty without the file. Damaged lines are left out."""
-    found: dict[str, dict[int, Change]] = {}
+    by_trial: dict[str, dict[int, Change]] = {}
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     for line in lines:
         with suppress(ValueError, KeyError, TypeError):
-            told: dict[str, Any] = json.loads(line)
-            change = Change(int(told["epoch"]), str(told["donor"]), dict(told["values"]))
-            found.setdefault(str(told["trial"]), {})[change.epoch] = change
-    return {name: [change for _, change in sorted(each.items())] for name, each in found.items()}
+            fields: dict[str, Any] = json.loads(line)
+            change = Change(int(fields["epoch"]), str(fields["donor"]), dict(fields["values"]))
+            by_trial.setdefault(str(fields["trial"]), {})[change.epoch] = change
+    return {name: [change for _, change in sorted(each.items())] for name, each in by_trial.items()}
 
 
 def _line(trial_id: str, change: Change) -> str:

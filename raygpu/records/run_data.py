@@ -93,13 +93,13 @@ class RunData:
     @classmethod
     def _under_way(cls, folder: RunDirectory) -> RunData:
         """Read a run without an end, which is under way or was killed: what its timeline has."""
-        found, config = timeline.read(folder.timeline), read_toml(folder.config)
-        if not found.curves:
+        run_timeline, config = timeline.read(folder.timeline), read_toml(folder.config)
+        if not run_timeline.curves:
             again = folder.resumed_by(folder.kind)
             raise BadInput(
                 f"{folder}: has no summary.json and no epoch in timeline.jsonl yet; if it was killed: {again}"
             )
-        return cls(folder, folder.kind, config, {}, _so_far(found, config), found, ended=False)
+        return cls(folder, folder.kind, config, {}, _so_far(run_timeline, config), run_timeline, ended=False)
 
     @classmethod
     def _of_pack(cls, folder: RunDirectory) -> RunData:
@@ -121,13 +121,13 @@ class RunData:
     def under_used(self) -> list[Underutilization]:
         """Return the GPUs that were used too little while the run held them."""
         stays = self.timeline.occupancies
-        found = []
+        uses = []
         for gpu, samples in sorted(self.timeline.readings.items()):
             own = [(stay.began_s, stay.ended_s) for stay in stays if stay.gpu == gpu]
             whole = [(self.began_s, self.ended_s)]  # the workers of a training stay from its begin to its end
             use = under_use(gpu, own if self.kind == "sweep" else whole, samples, self.timeline.host)
-            found += [use] if use is not None else []
-        return found
+            uses += [use] if use is not None else []
+        return uses
 
     def ranked(self) -> list[TrialRow]:
         """Return the trials with a finite score, the best first."""

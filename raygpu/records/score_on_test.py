@@ -53,8 +53,8 @@ class ScoreOnTest:
         models = list(by_trial.values())
         columns = {f"{TEST}/{name}": [model[name] for model in models] for name in models[0]}
         finite = {name: values for name, values in columns.items() if all(map(math.isfinite, values))}
-        found = {name: standard_error(values, folds) for name, values in finite.items()}
-        errors = {name: error for name, error in found.items() if error is not None}
+        standard_errors = {name: standard_error(values, folds) for name, values in finite.items()}
+        errors = {name: error for name, error in standard_errors.items() if error is not None}
         means = {name: fmean(values) for name, values in columns.items()}
         trained = num_trained if num_trained != len(by_trial) else None
         return cls(num_samples, tuple(by_trial), means, errors, winners, dict(epochs or {}), trained)
@@ -104,8 +104,8 @@ class ScoreOnTest:
         models = f"the mean of {num} models, " if num > 1 else ""
         if self.num_trained is not None:
             models = f"{self._part()}: no checkpoints of the others were kept; "
-        found = f"{models}of {self.num_samples:,} samples never used by {by}{self._earlier()}"
-        return f"{name.replace('/', ' ', 1)} {value} ({found})"
+        basis = f"{models}of {self.num_samples:,} samples never used by {by}{self._earlier()}"
+        return f"{name.replace('/', ' ', 1)} {value} ({basis})"
 
     def fact(self, metric: str) -> tuple[str, str]:
         """Return a name and a text for the head of a report. metric: as in `line`."""

@@ -50,10 +50,10 @@ def home(parent: Path | None = None) -> Path:
         delete_abandoned(parent)
         with locked(parent):
             if not _has_home(key):  # another thread may have made it
-                made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
-                lock = (made / LOCK).open("w")
+                folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+                lock = (folder / LOCK).open("w")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                _homes[key] = made, lock
+                _homes[key] = folder, lock
                 atexit.register(_delete_own, key)
     return _homes[key][0]
 

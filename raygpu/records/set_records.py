@@ -43,8 +43,8 @@ class SetRecord:
         under way, or those that were stopped."""
         finite = [r for r in self.trials if r.score is not None and math.isfinite(r.score) and r.status != "failed"]
         for ended in (("finished",), ("running", "waiting", "interrupted"), ("stopped",)):
-            if found := [record for record in finite if record.status in ended]:
-                return found
+            if trainings := [record for record in finite if record.status in ended]:
+                return trainings
         return []
 
     @property

@@ -148,16 +148,16 @@ def forget(folder: Path) -> None:
 
 def submitted() -> Iterator[SlurmJob]:
     """Yield the submitted jobs whose folders are still there, the newest first."""
-    found = []
+    jobs = []
     entries = registry().iterdir() if registry().is_dir() else ()
     for entry in (each for each in entries if not each.name.startswith(".")):
         with suppress(OSError):
             folder = Path(entry.read_text().strip())
             if (job := read(folder)) is not None:
-                found.append(job)
+                jobs.append(job)
             elif not folder.exists():
                 entry.unlink()
-    yield from sorted(found, key=lambda job: job.submitted, reverse=True)
+    yield from sorted(jobs, key=lambda job: job.submitted, reverse=True)
 
 
 def _entry(folder: Path) -> Path:

@@ -184,8 +184,8 @@ class SweepPace:
         for name in waiting:
             blocks.setdefault(generations.number(_set_number(name)), []).append(name)
         under_way = max((generations.number(_set_number(name)) for name in held), default=-1)
-        found = [self._jobs(names, ()) for _, names in sorted(blocks.items())]
-        return [[], *found] if under_way >= 0 and under_way not in blocks else found
+        job_blocks = [self._jobs(names, ()) for _, names in sorted(blocks.items())]
+        return [[], *job_blocks] if under_way >= 0 and under_way not in blocks else job_blocks
 
     def _may_run(self, name: str, records: Mapping[str, TrialRecord]) -> bool:
         """Return whether a trial that has no slot is expected to run: it has not ended, nor will its set's first trial

@@ -220,12 +220,12 @@ class History:
         last = self.last
         assert last is not None
         whole = {"lr": last.lr, "samples_per_s": last.samples_per_s}
-        found = {name: value for name, value in whole.items() if value is not None}
-        found |= {f"gpu/{index}/samples_per_s": rate for index, rate in self.latest_by_device().items()}
-        found |= {f"rank/{rank}/share": float(share) for rank, share in enumerate(last.shares[: len(last.samples)])}
+        metrics = {name: value for name, value in whole.items() if value is not None}
+        metrics |= {f"gpu/{index}/samples_per_s": rate for index, rate in self.latest_by_device().items()}
+        metrics |= {f"rank/{rank}/share": float(share) for rank, share in enumerate(last.shares[: len(last.samples)])}
         if last.efficiency is not None:
-            found["scaling_efficiency"] = last.efficiency
+            metrics["scaling_efficiency"] = last.efficiency
         if last.noise is not None:
-            found |= {"noise_scale": last.noise.samples, "noise_scale/low": last.noise.low}
-            found["noise_scale/high"] = last.noise.high
-        return found
+            metrics |= {"noise_scale": last.noise.samples, "noise_scale/low": last.noise.low}
+            metrics["noise_scale/high"] = last.noise.high
+        return metrics

@@ -289,9 +289,9 @@ class Records:
         """Return the trials of the Pareto front, the best in the first metric first; empty with a single metric."""
         if not self.scoring.further:
             return []
-        found = [(record, values) for record in self.ranked() if (values := record.objectives) is not None]
+        candidates = [(record, values) for record in self.ranked() if (values := record.objectives) is not None]
         maximize = [self.scoring.maximize, *(more for _, more in self.scoring.further)]
-        return [found[place][0] for place in front([values for _, values in found], maximize)]
+        return [candidates[place][0] for place in front([values for _, values in candidates], maximize)]
 
     def count(self, *outcomes: Status | Literal["diverged"]) -> int:
         """Count the trials of these outcomes; those that diverged are no finished ones."""

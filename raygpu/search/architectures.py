@@ -53,12 +53,12 @@ def num_signatures(space: Space, names: Collection[str]) -> int | None:
     wanted = _with_parents(space, names)
     if any(parameter.options() is None for parameter in wanted):
         return None
-    found: set[tuple[tuple[str, str], ...]] = set()
+    signatures: set[tuple[tuple[str, str], ...]] = set()
     for values in Space(wanted).grid():
-        found.add(tuple((name, repr(value)) for name, value in values.items() if name in names))
-        if len(found) > MOST:
+        signatures.add(tuple((name, repr(value)) for name, value in values.items() if name in names))
+        if len(signatures) > MOST:
             return None
-    return len(found)
+    return len(signatures)
 
 
 def _with_parents(space: Space, names: Collection[str]) -> tuple[Parameter, ...]:

@@ -26,12 +26,12 @@ def changing(section: PopulationSection, space: Space) -> tuple[Parameter, ...]:
     one that is named is not there."""
     by_name = {parameter.name: parameter for parameter in space.parameters}
     if section.chosen is None:
-        found = [p for p in space.parameters if p.name in CHANGEABLE and p.kind != "constant"]
-        if not found:
+        parameters = [p for p in space.parameters if p.name in CHANGEABLE and p.kind != "constant"]
+        if not parameters:
             raise BadInput(
                 f"population: [space] draws nothing that may change while a trial trains: {', '.join(CHANGEABLE)}"
             )
-        return tuple(found)
+        return tuple(parameters)
     if missing := [name for name in section.chosen if name not in by_name]:
         raise BadInput(f"population.change: read {missing[0]!r}, which [space] does not have")
     chosen = tuple(by_name[name] for name in section.chosen)

@@ -12,12 +12,12 @@ def rungs(grace_epochs: float, reduction: float, max_epochs: int) -> list[int]:
 
     ASHA, Li et al., MLSys 2020, with no further brackets (s = 0).
     """
-    found: list[int] = []
+    epochs: list[int] = []
     rung = float(grace_epochs)
     while math.ceil(rung - 1e-9) < max_epochs:
-        found.append(math.ceil(rung - 1e-9))
+        epochs.append(math.ceil(rung - 1e-9))
         rung *= reduction
-    return sorted(set(found))
+    return sorted(set(epochs))
 
 
 class Halving:

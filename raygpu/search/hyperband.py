@@ -21,12 +21,12 @@ CHUNK = 1024
 
 def first_rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[float]:
     """Return grace_epochs x reduction^s for each bracket s that has a rung below `max_epochs`, not rounded."""
-    found: dict[int, float] = {}
+    rungs_by_epoch: dict[int, float] = {}
     for s in itertools.count():
         rung = grace_epochs * reduction**s
         if math.ceil(rung - 1e-9) >= max_epochs:
-            return list(found.values())
-        found.setdefault(math.ceil(rung - 1e-9), rung)
+            return list(rungs_by_epoch.values())
+        rungs_by_epoch.setdefault(math.ceil(rung - 1e-9), rung)
     raise AssertionError
 
 
@@ -88,7 +88,7 @@ class Hyperband:
         by_bracket: dict[int, list[tuple[str, float]]] = {}
         for trial_id, score in scores:
             by_bracket.setdefault(self.bracket(trial_id), []).append((trial_id, score))
-        return frozenset().union(*(self._rules[own].decide(epoch, found) for own, found in by_bracket.items()))
+        return frozenset().union(*(self._rules[own].decide(epoch, entries) for own, entries in by_bracket.items()))
 
     def bracket(self, trial_id: str) -> int:
         """Return a trial's bracket; repeats of one set share it."""
@@ -108,13 +108,13 @@ def stops(grace_epochs: int, reduction: float, max_epochs: int, brackets: int | 
     """
     first = rungs(grace_epochs, reduction, max_epochs)
     shares = bracket_shares(len(first), reduction, brackets)
-    found: dict[int, float] = {}
+    stop_shares: dict[int, float] = {}
     for place, epoch in enumerate(first):
         # Of each bracket, the part that is left before this rung; brackets that begin later are whole.
         left = [share / reduction ** max(0, place - own) for own, share in enumerate(shares)]
         ending = sum(part * (1 - 1 / reduction) for own, part in enumerate(left) if own <= place)
-        found[epoch] = ending / sum(left)
-    return found
+        stop_shares[epoch] = ending / sum(left)
+    return stop_shares
 
 
 def mean_epochs(stopped: Mapping[int, float], max_epochs: int) -> float:

@@ -45,14 +45,14 @@ def schedule(segments: Sequence[LineageSegment]) -> list[dict[str, Any]]:
 
     Values that stay are left out, and segments in which all of them do.
     """
-    found: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     present = dict(segments[0].values)
     for segment in segments[1:]:
         new = {name: value for name, value in segment.values.items() if present.get(name) != value}
         if new:
-            found.append({"epoch": segment.first, **new})
+            changes.append({"epoch": segment.first, **new})
         present |= new
-    return found
+    return changes
 
 
 def described(change: Change, before: Mapping[str, Any]) -> str:

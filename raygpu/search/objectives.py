@@ -17,12 +17,12 @@ def front(points: Sequence[Sequence[float]], maximize: Sequence[bool]) -> list[i
         return []
     costs = np.array(points, dtype=float) * np.where(maximize, -1.0, 1.0)
     order = np.lexsort(costs.T[::-1])  # whatever beats a point comes before it
-    found: list[int] = []
+    places: list[int] = []
     kept = np.empty((0, costs.shape[1]))
     for place in order:
         own = costs[place]
         beaten = (kept <= own).all(axis=1) & (kept < own).any(axis=1)
         if not beaten.any():
-            found.append(int(place))
+            places.append(int(place))
             kept = np.vstack([kept, own])
-    return found
+    return places

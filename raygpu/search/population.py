@@ -175,10 +175,10 @@ class Population:
         alive = [self._last.get(name, 0) for name in self.groups if name not in self._ended]
         assert self.section.interval is not None
         passed = min(alive, default=0) - self.section.interval
-        found = tuple(epoch for epoch, names in self._saved.items() if names and epoch < passed)
-        for epoch in found:
+        epochs = tuple(epoch for epoch, names in self._saved.items() if names and epoch < passed)
+        for epoch in epochs:
             self._saved[epoch].clear()
-        return found
+        return epochs
 
     def saved(self, epoch: int, trial_ids: Iterable[str]) -> None:
         """Note that trials' parameters at an epoch are kept where every worker reaches them."""

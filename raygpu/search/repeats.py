@@ -215,14 +215,14 @@ class Repeats:
 
         further: nothing, since repeats are for a single metric.
         """
-        found = self._sets.get(trial_id.partition("-")[0])
-        if found is None:
+        trial_set = self._sets.get(trial_id.partition("-")[0])
+        if trial_set is None:
             return
         number = number_of(trial_id)
-        found.told[number] = score
-        (found.stopped.add if stopped else found.stopped.discard)(number)
-        if not found.waits:
-            self._judge(found)
+        trial_set.told[number] = score
+        (trial_set.stopped.add if stopped else trial_set.stopped.discard)(number)
+        if not trial_set.waits:
+            self._judge(trial_set)
 
     def extend(self, larger: Repeats) -> None:
         """Go on to as many sets, and to as many repeats of each, as another sampler has. Raises BadInput."""

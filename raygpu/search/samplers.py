@@ -260,8 +260,8 @@ class OptunaSampler:
         as bad as the worst so far; None if there is no other yet."""
         if not self._fits_values:
             return [-1e300 if more else 1e300 for more in self._maximize]
-        told = [trial.values for trial in self._study.get_trials(deepcopy=False) if trial.values is not None]
-        if not told:
+        trial_values = [trial.values for trial in self._study.get_trials(deepcopy=False) if trial.values is not None]
+        if not trial_values:
             return None
-        columns = zip(*told, strict=True)
+        columns = zip(*trial_values, strict=True)
         return [min(each) if more else max(each) for each, more in zip(columns, self._maximize, strict=True)]

@@ -39,8 +39,8 @@ class Scoring:
 
     def further_values(self, metrics: Mapping[str, float]) -> tuple[float | None, ...]:
         """Return the values of the further metrics in an epoch's; None for one that is missing or not finite."""
-        found = (metrics.get(name, metrics.get(f"validation/{name}")) for name, _ in self.further)
-        return tuple(value if value is not None and math.isfinite(value) else None for value in found)
+        values = (metrics.get(name, metrics.get(f"validation/{name}")) for name, _ in self.further)
+        return tuple(value if value is not None and math.isfinite(value) else None for value in values)
 
     def require_further(self, metrics: Mapping[str, float]) -> None:
         """Raise UnknownMetric if an epoch's metrics lack a further one."""

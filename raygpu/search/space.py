@@ -95,14 +95,14 @@ class Parameter:
         """
         listed = self.arguments if self.kind in ("constant", "choice", "grid_search") else ()
         for form in (str, _with_lists):
-            found = [value for value in listed if form(kept(value)) == form(text)]
-            if len({repr(value) for value in found}) > 1:
+            matches = [value for value in listed if form(kept(value)) == form(text)]
+            if len({repr(value) for value in matches}) > 1:
                 raise BadInput(
-                    f"space.{self.name}: {' and '.join(map(shortened, found))} are both kept as {shortened(text)},"
+                    f"space.{self.name}: {' and '.join(map(shortened, matches))} are both kept as {shortened(text)},"
                     " which tells one from the other no more; best.toml in the sweep's folder has its best trial's own"
                 )
-            if found:
-                return found[0]
+            if matches:
+                return matches[0]
         return literal(text)
 
     def ends(self) -> tuple[Any, ...]:

@@ -166,8 +166,8 @@ def _line(write: Write) -> bytes:
 def _read(line: bytes) -> Write:
     """Return the write of a line. Raises ValueError, KeyError or TypeError if the line is damaged."""
     fields = json.loads(line)
-    told = fields.pop(CHECKSUM, None)  # none in a journal of raygpu 0.1
-    if told is not None and told != crc32(json.dumps(fields).encode()):
+    checksum = fields.pop(CHECKSUM, None)  # none in a journal of raygpu 0.1
+    if checksum is not None and checksum != crc32(json.dumps(fields).encode()):
         raise ValueError("the checksum does not match")
     return _decode(fields)
 

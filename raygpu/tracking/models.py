@@ -54,18 +54,18 @@ def log(
     from mlflow.models import infer_signature
 
     whole = dict(inputs) if isinstance(inputs, Mapping) else np.ascontiguousarray(inputs)
-    what: dict[str, Any] = {"name": NAME, "signature": infer_signature(whole, outputs), "input_example": whole}
-    what["pip_requirements"] = _requirements(*PACKAGES[framework])
+    options: dict[str, Any] = {"name": NAME, "signature": infer_signature(whole, outputs), "input_example": whole}
+    options["pip_requirements"] = _requirements(*PACKAGES[framework])
     try:
         with store_of(tree), mlflow.start_run(run_id=run_id), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice that is not for whoever runs raygpu
             if program is not None:
                 code = Path(__file__).with_name(f"exported_{framework}.py")
-                info = mlflow.pyfunc.log_model(python_model=str(code), artifacts={"program": str(program)}, **what)
+                info = mlflow.pyfunc.log_model(python_model=str(code), artifacts={"program": str(program)}, **options)
             else:
                 with without_lightning():
                     import mlflow.pytorch
-                info = mlflow.pytorch.log_model(model, serialization_format="pt2", **what)
+                info = mlflow.pytorch.log_model(model, serialization_format="pt2", **options)
     except Exception as error:
         raise client.fault(tree.uri, error) from error
     return str(info.model_uri)

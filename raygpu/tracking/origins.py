@@ -56,10 +56,10 @@ def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: 
     except (BadInput, TrackingError):
         raise
     except Exception as error:
-        found = client.fault(uri, error)
-        if isinstance(found, Refused) and "not found" in str(found):
+        fault = client.fault(uri, error)
+        if isinstance(fault, Refused) and "not found" in str(fault):
             raise BadInput(f"--from: no run {run_id} in {redacted(uri)}; name the store by --tracking.uri") from error
-        raise found from error
+        raise fault from error
     trial_id = run.data.tags.get("raygpu.trial_id") if kind == "trial" else None
     name, diverged = parent.data.tags["raygpu.name"], "raygpu.diverged" in run.data.tags
     return Origin(name, own, folder, trial_id, dict(run.data.params), dict(run.data.metrics), diverged)

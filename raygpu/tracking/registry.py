@@ -49,10 +49,10 @@ class Claim:
         try:
             score = float(tags["raygpu.score"])
             direction, validation = tags["raygpu.direction"], tags["raygpu.validation"]
-            found = cls(score, tags["raygpu.metric"], direction == "max", validation)
+            claim = cls(score, tags["raygpu.metric"], direction == "max", validation)
         except (KeyError, ValueError):
             return None
-        return found if math.isfinite(score) else None
+        return claim if math.isfinite(score) else None
 
     def unlike(self, other: Claim) -> str | None:
         """Return why the other claim's score cannot be compared with this one; None if it can."""
@@ -117,8 +117,8 @@ def _register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[st
         if same is None:  # else it was registered, and got no alias
             all_tags = {key: str(value) for key, value in {**tags, **claim.tags()}.items()}
             with contextlib.redirect_stderr(io.StringIO()):  # which tells in two lines what is told in one
-                made = mlflow.register_model(uri, name, tags=all_tags)
-            same = Version(int(made.version), claim)
+                model_version = mlflow.register_model(uri, name, tags=all_tags)
+            same = Version(int(model_version.version), claim)
     except Exception as error:
         raise client.fault(tree.uri, error) from error
     registered = models.Registered(name, str(same.number))
@@ -148,8 +148,8 @@ def _alias(registry: Any, name: str, version: Version) -> str | None:
 def _versions(registry: Any, name: str) -> tuple[dict[int, Version], Version | None]:
     """Return the registered versions, by number, and the champion; empty and None for a name that is new."""
     quote = '"' if "'" in name else "'"
-    found = registry.search_model_versions(f"name = {quote}{name}{quote}")
-    versions = {int(each.version): Version(int(each.version), Claim.of(each.tags), each.run_id) for each in found}
+    entries = registry.search_model_versions(f"name = {quote}{name}{quote}")
+    versions = {int(each.version): Version(int(each.version), Claim.of(each.tags), each.run_id) for each in entries}
     if not versions:
         return {}, None
     number = int(registry.get_registered_model(name).aliases.get(CHAMPION, 0))

@@ -86,11 +86,11 @@ def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> i
 
 def _waiting(folder: RunDirectory) -> dict[str, _Waiting]:
     """Return what waits in the journal, by trial."""
-    found: dict[str, _Waiting] = {}
+    waiting: dict[str, _Waiting] = {}
     for write in journal.load(folder.journal)[0] if folder.journal.is_file() else []:
         if write.trial_id is None:
             continue
-        own = found.setdefault(write.trial_id, _Waiting())
+        own = waiting.setdefault(write.trial_id, _Waiting())
         match write.kind:
             case "begin" | "restart":
                 own.trial = write.value
@@ -98,7 +98,7 @@ def _waiting(folder: RunDirectory) -> dict[str, _Waiting]:
                 own.epochs.update(result.epoch for result in write.value)
             case "end":
                 own.ends = True
-    return found
+    return waiting
 
 
 def _trial(trial_id: str, row: TrialRow | None, config: ProblemConfig) -> Trial:

@@ -154,10 +154,10 @@ class RunTree:
         self.children = {}
         for run in self._search(f"tags.`{PARENT}` = '{run_id}' AND tags.`raygpu.kind` = 'trial'"):
             trial_id = run.data.tags["raygpu.trial_id"]
-            found = Child.of(run)
-            known = self.children.setdefault(trial_id, found)
-            if known is not found:
-                behind, self.children[trial_id] = sorted((found, known), key=lambda child: child.last_epoch)
+            trial_run = Child.of(run)
+            known = self.children.setdefault(trial_id, trial_run)
+            if known is not trial_run:
+                behind, self.children[trial_id] = sorted((trial_run, known), key=lambda child: child.last_epoch)
                 self.mlflow.delete_run(behind.run_id)
         return dict(self.children)
 

@@ -130,9 +130,9 @@ class Session(ABC):
 
     def _write_again(self, tree: RunTree, lost: str, begun: str) -> None:
         count = write_again(tree, self.folder, self.config)
-        what = f"{count:,} trials" if self.kind == "sweep" else "its epochs"
+        extent = f"{count:,} trials" if self.kind == "sweep" else "its epochs"
         self._lines.append(
-            f"MLflow: the run {lost} is not in the store any more; a new one, {begun}, was begun, and {what} written"
+            f"MLflow: the run {lost} is not in the store any more; a new one, {begun}, was begun, and {extent} written"
             f" again from {self.folder}: of each epoch the few metrics that {self.folder.timeline.name} keeps"
         )
         self.folder.write_run({LOST_RUN: None})
@@ -284,10 +284,10 @@ class Session(ABC):
                 again = self.folder.resumed_by(self.kind)
                 lines.append(f"MLflow: the model is not there ({self.lacks_model}); log it by: {again}")
             return lines
-        what = f"{undelivered:,} writes are not in MLflow" if undelivered else "the run is not complete there"
+        shortfall = f"{undelivered:,} writes are not in MLflow" if undelivered else "the run is not complete there"
         why = f" ({self.fault})" if self.fault is not None else ""
         where = f"; they lie in {self.folder.journal}" if undelivered else ""
-        return [f"MLflow: {what}{why}{where}; deliver by: {self.folder.delivered_by(self.kind)}"]
+        return [f"MLflow: {shortfall}{why}{where}; deliver by: {self.folder.delivered_by(self.kind)}"]
 
     def _note(self, summary: dict[str, Any] | None, ending: Ending | None, undelivered: int) -> None:
         """Complete the summary's `tracking`, and its file."""

@@ -89,4 +89,4 @@ def file_system(folder: Path) -> str | None:
 
 def _plain(mount_point: str) -> str:
     """Decode the octal numbers that stand for spaces and the like in /proc/self/mounts."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), mount_point)
+    return re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits[1], 8)), mount_point)

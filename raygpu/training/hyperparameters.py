@@ -34,10 +34,10 @@ OF_SCHEDULE = {"step": ("step_epochs", "gamma")}
 def names_with_effect(optimizers: Iterable[str], schedules: Iterable[str]) -> frozenset[str]:
     """Return the hyper-parameters that raygpu's own optimizer uses, by the optimizers and schedules that trials may
     name."""
-    found = {"optimizer", "lr", "weight_decay", "schedule", "warmup_epochs", *IN_EVERY_STEP}
+    effective_names = {"optimizer", "lr", "weight_decay", "schedule", "warmup_epochs", *IN_EVERY_STEP}
     for names, by_value in ((optimizers, OF_OPTIMIZER), (schedules, OF_SCHEDULE)):
-        found.update(*(by_value.get(name, ()) for name in names))
-    return frozenset(found)
+        effective_names.update(*(by_value.get(name, ()) for name in names))
+    return frozenset(effective_names)
 
 
 @dataclass(frozen=True, slots=True)

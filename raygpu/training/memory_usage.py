@@ -40,10 +40,10 @@ def family() -> list[int]:
             # The name, in parentheses, may hold anything; the parent is the second field after it (proc_pid_stat(5)).
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(process.name))
-    found = [os.getpid()]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    pids = [os.getpid()]
+    for pid in pids:
+        pids += children.get(pid, [])
+    return pids
 
 
 def host_gib() -> float | None:

@@ -33,11 +33,11 @@ def placements(
         from raygpu.training.torch.placement import calls, require_together, without_shared
 
         with contextlib.chdir(source.folder):
-            found = calls(code, splits, trial)
-        chosen = _resolved(asked, found.order, devices)
+            module_calls = calls(code, splits, trial)
+        chosen = _resolved(asked, module_calls.order, devices)
         for name, parts in chosen.items():
-            require_together(name, parts, found)
-        worst = without_shared(alternating(found.units, devices), found)
+            require_together(name, parts, module_calls)
+        worst = without_shared(alternating(module_calls.units, devices), module_calls)
     else:
         from raygpu.training.keras.placement import part_names
 

@@ -24,7 +24,7 @@ def model_scores(
     training: Any = start(source, code, tested, replace(trial, fold=None), settings)
     try:
         training.load_parameters(checkpoint)
-        found: dict[str, float] = training.evaluate()
-        return found
+        scores: dict[str, float] = training.evaluate()
+        return scores
     finally:
         training.close()

@@ -81,7 +81,7 @@ class QuickEstimate:
             array = stack.enter_context(self._bench("fused", trials)) if len(trials) > 1 else None
             benches = [bench for bench in (alone, array) if bench is not None]
             rounds = [[_rate(bench) for bench in benches] for _ in range(ROUNDS)]
-            rates = [max(found) for found in zip(*rounds, strict=True)]
+            rates = [max(rates_of_rounds) for rates_of_rounds in zip(*rounds, strict=True)]
             evaluations = [bench.evaluation_s() for bench in benches]
         process = Point("process", 1, rates[0], 1.0, evaluation_s=evaluations[0])
         points = [process]

@@ -38,7 +38,7 @@ def summary(
                 "name": device.name,
                 "best_batch": curve.best,
                 "rates": {str(batch): rounded(rate) for batch, rate in sorted(curve.rates.items())},
-                "rounds": {str(batch): [rounded(rate) for rate in found] for batch, found in curve.rounds.items()},
+                "rounds": {str(batch): [rounded(rate) for rate in rates] for batch, rates in curve.rounds.items()},
                 "relative_speed": None if verdict.asked else _ends(speed),
                 "ended": curve.ended,
                 "tried_share": tried,

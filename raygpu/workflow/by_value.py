@@ -23,15 +23,15 @@ def named(experiment: Any, folder: Path) -> str:
     """
     if isinstance(experiment, str):
         return experiment
-    what = getattr(experiment, "__qualname__", type(experiment).__qualname__)
+    name = getattr(experiment, "__qualname__", type(experiment).__qualname__)
     if _is_importable(experiment):
-        return f"{experiment.__module__}:{what}"
+        return f"{experiment.__module__}:{name}"
     try:
         content: bytes = cloudpickle.dumps(experiment)
     except Exception as error:
-        raise BadInput(f"experiment: {what} cannot travel to workers: {one_line(error)}; move it to a file") from error
+        raise BadInput(f"experiment: {name} cannot travel to workers: {one_line(error)}; move it to a file") from error
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{what.rpartition('.')[2].strip('<>')}-{hashlib.sha256(content).hexdigest()[:12]}{PICKLED}"
+    path = folder / f"{name.rpartition('.')[2].strip('<>')}-{hashlib.sha256(content).hexdigest()[:12]}{PICKLED}"
     written = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         written.write_bytes(content)

@@ -63,20 +63,20 @@ def _cut(draws: Sequence[Draw], splits: Splits) -> list[list[Draw]]:
     """Return the draws whose batches are cut, by their words and switches; of each size of batch and part the first
     one, those of the smallest parts first, and of these the largest batch."""
     own = {each.name for each in fields(OptimizerSettings)}
-    found: dict[Any, dict[tuple[int, int], Draw]] = {}
+    cut_draws: dict[Any, dict[tuple[int, int], Draw]] = {}
     for values in draws:
         with contextlib.suppress(ValueError):  # of a trial whose settings go ill together, which will fail
             sizes = part_sizes(values, splits)
             if len(sizes) > 1:
                 words = sorted((k, v) for k, v in values.items() if isinstance(v, str | bool) and k not in own)
-                found.setdefault(str(words), {}).setdefault((min(sizes), -sum(sizes)), values)
-    return [[sizes[size] for size in sorted(sizes)] for sizes in found.values()]
+                cut_draws.setdefault(str(words), {}).setdefault((min(sizes), -sum(sizes)), values)
+    return [[sizes[size] for size in sorted(sizes)] for sizes in cut_draws.values()]
 
 
 def ends_of(space: Space, name: str) -> list[Any]:
     """Return the listed values of a hyper-parameter, or its smallest and largest one; none without bounds."""
-    found = [parameter for parameter in space.parameters if parameter.name == name]
-    ends = [end for parameter in found for end in parameter.ends()]
-    if found and found[0].kind in ("randint", "lograndint"):  # whose upper end is left out
+    parameters = [parameter for parameter in space.parameters if parameter.name == name]
+    ends = [end for parameter in parameters for end in parameter.ends()]
+    if parameters and parameters[0].kind in ("randint", "lograndint"):  # whose upper end is left out
         ends[-1] -= 1
     return ends

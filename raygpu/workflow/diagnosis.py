@@ -125,7 +125,7 @@ def mps_use(gpus: Sequence[Gpu]) -> Check:
     """Return the check of CUDA MPS, without starting it."""
     if not gpus:
         return Check("MPS", "ok", "not needed: no GPU to share")
-    refusals = [found for gpu in gpus if (found := mps.refusal(gpu.uuid)) is not None]
+    refusals = [refusal for gpu in gpus if (refusal := mps.refusal(gpu.uuid)) is not None]
     if refusals:
         mend = "without it, packed processes take turns on the GPU; fused trials do not need it"
         return Check("MPS", "warning", refusals[0], mend)
@@ -137,18 +137,18 @@ def releases(requirements: Sequence[Requirement] | None) -> Iterator[Check]:
     if requirements is None:
         yield Check("releases", "warning", "not known: raygpu is not installed", "pip install raygpu")
         return
-    found, old = [], []
+    versions, old = [], []
     for requirement in requirements:
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
             continue
-        found.append(f"{requirement.name} {version}")
+        versions.append(f"{requirement.name} {version}")
         if not requirement.specifier.contains(version, prereleases=True):
             old.append(Check(requirement.name, "failure", f"{version} is installed", f"pip install '{requirement}'"))
     yield from old
     if not old:
-        yield Check("releases", "ok", ", ".join(found))
+        yield Check("releases", "ok", ", ".join(versions))
 
 
 def tracking_store(uri: str) -> Check:

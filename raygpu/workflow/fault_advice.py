@@ -61,9 +61,9 @@ ADVICE = (
 
 def advice(text: str) -> str | None:
     """Return what to do about a fault, by its text; None where that is not known."""
-    for pattern, told in ADVICE:
-        if (found := re.search(pattern, text)) is not None:
-            return told.format(**found.groupdict())
+    for pattern, template in ADVICE:
+        if (match := re.search(pattern, text)) is not None:
+            return template.format(**match.groupdict())
     return None
 
 
@@ -78,5 +78,5 @@ def failure_advice(failures: Sequence[str], kind: str) -> str | None:
         return (
             "out of memory: with a micro_batch_size in [space], the model takes its batch in parts of that many samples"
         )
-    told = Counter(found for line in failures if (found := advice(line)) is not None)
-    return next((f"{count} of {len(failures)} failed trials: {line}" for line, count in told.most_common(1)), None)
+    hints = Counter(hint for line in failures if (hint := advice(line)) is not None)
+    return next((f"{count} of {len(failures)} failed trials: {line}" for line, count in hints.most_common(1)), None)

@@ -50,8 +50,8 @@ class StepFailed(Exception):
 
     def __init__(self, cause: BaseException, splits: Splits, folder: str) -> None:
         self.text = _text(cause)
-        told = [f"{self.text}{place_of(cause, folder)}", _described(splits), advice(self.text)]
-        super().__init__("; ".join(part for part in told if part is not None))
+        parts = [f"{self.text}{place_of(cause, folder)}", _described(splits), advice(self.text)]
+        super().__init__("; ".join(part for part in parts if part is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
     few, fault = _few(splits, FEW), None
     for inputs, targets in product(_forms(splits.train_inputs, INPUTS), _forms(splits.train_targets, TARGETS)):
         try:
-            found = _step(source, code, hp, _converted(few, inputs, targets), splits)
+            step = _step(source, code, hp, _converted(few, inputs, targets), splits)
         except StepFailed as error:
             if _are_floats(few, inputs, targets):  # other conversions bring faults of their own
                 fault = error
             continue
         notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
-        notes += [*_not_finite(splits), *reading_notes(splits), *found.notes]
-        return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
+        notes += [*_not_finite(splits), *reading_notes(splits), *step.notes]
+        return replace(step, splits=_converted(splits, inputs, targets), notes=tuple(notes))
     with contextlib.suppress(StepFailed, ValueError):  # a model that is made for whole batches
-        found = _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
-        return replace(found, notes=(*reading_notes(splits), *found.notes))
+        step = _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
+        return replace(step, notes=(*reading_notes(splits), *step.notes))
     assert fault is not None  # the first forms leave the data as it is
     raise fault
 
@@ -106,7 +106,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     try:
         with contextlib.chdir(source.folder), torch_modes_kept(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = _tried(source, code, hp, few)
+            step = _tried(source, code, hp, few)
     except MissingHyperparameter:
         raise
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
@@ -114,7 +114,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     messages = [str(warning.message) for warning in caught]
     if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
         raise StepFailed(ValueError(f"loss(): {broadcast.partition('. ')[0]}"), few, source.folder)
-    return replace(found, splits=splits)
+    return replace(step, splits=splits)
 
 
 def _tried(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits) -> FirstStep:
@@ -172,10 +172,10 @@ def _forms(arrays: Arrays, whole: tuple[str, ...]) -> list[str | None]:
     types = {array.dtype for array in _changed(arrays)}
     kinds = {each.kind for each in types}
     forms = ("float32",) if kinds == {"f"} else whole if kinds <= set("biu") else ()
-    found = [None, *(form for form in forms if types != {np.dtype(form)})]
+    conversions = [None, *(form for form in forms if types != {np.dtype(form)})]
     # Most losses take class labels in any whole type alone, and in int64 in an array of models, too.
-    is_labels = "int64" in found and class_labels(arrays) is not None and types == {np.dtype("uint8")}
-    return [found[1], None, *found[2:]] if is_labels else found
+    is_labels = "int64" in conversions and class_labels(arrays) is not None and types == {np.dtype("uint8")}
+    return [conversions[1], None, *conversions[2:]] if is_labels else conversions
 
 
 def _changed(arrays: Arrays) -> list[Any]:
@@ -219,15 +219,15 @@ def _not_finite(splits: Splits) -> list[str]:
     for part in ("train_inputs", "train_targets", "validation_inputs", "validation_targets"):
         every = named(getattr(splits, part)).values()
         arrays = [array for array in every if not is_read_later(array) and array.dtype.kind in "fc"]
-        found = sum(
+        count = sum(
             int((~np.isfinite(rows.reshape(len(rows), -1))).any(axis=1).sum())
             for array in arrays
             for rows in np.array_split(array, max(1, array.nbytes // CHUNK_BYTES))
             if not np.isfinite(np.vdot(rows, rows))  # several times as fast, and nearly always enough
         )
-        if found:
+        if count:
             samples = num_samples(splits.train_targets if part.startswith("train") else splits.validation_targets)
-            lines.append(f"data: {found:,} of {samples:,} {part.replace('_', ' ')} have NaN or infinite values")
+            lines.append(f"data: {count:,} of {samples:,} {part.replace('_', ' ')} have NaN or infinite values")
     return lines
 
 

@@ -47,17 +47,17 @@ def nodes(address: str | None, say: Callable[[str], None]) -> Iterator[Ask]:
     joined; one that was asked for is BadInput then.
     """
     wanted, key = _chosen(address)
-    found = wanted if wanted is not None else found_address()
-    if found in (None, OWN_RAY):
+    cluster_address = wanted if wanted is not None else found_address()
+    if cluster_address in (None, OWN_RAY):
         yield _this_machine
         return
-    assert found is not None
+    assert cluster_address is not None
     ray_environment.prepare(local=False)
     from raygpu.engines.cluster.node_calls import NodeCalls  # Ray takes seconds to import
 
     with ExitStack() as stack:
         try:
-            calls = stack.enter_context(NodeCalls(found, status_here, key))
+            calls = stack.enter_context(NodeCalls(cluster_address, status_here, key))
         except BadInput as error:
             if wanted is not None:
                 raise

@@ -34,8 +34,8 @@ def with_rooms(status: MachineStatus, wanted: WantedTraining | None) -> MachineS
     needs = needs_of_running(everywhere)
     if not status.gpus:
         free = FreeMemory(status.host_free_gib, None)
-        found = tuple(_rooms(needs, wanted, (status.cpu, None), status.elsewhere, free, None))
-        return replace(status, rooms=found)
+        rooms = tuple(_rooms(needs, wanted, (status.cpu, None), status.elsewhere, free, None))
+        return replace(status, rooms=rooms)
     places = [each for each in status.gpus if not each.gpu.mig]
     host_gib = status.host_free_gib / max(1, len(places))
     gpus = (replace(each, rooms=_rooms_of(each, needs, wanted, host_gib)) for each in status.gpus)
@@ -45,15 +45,15 @@ def with_rooms(status: MachineStatus, wanted: WantedTraining | None) -> MachineS
 def needs_of_running(processes: Sequence[GpuProcess]) -> dict[str, list[Need]]:
     """Return the needs of the sweeps that these processes belong to, by the sweep's name; empty lists where nothing is
     known."""
-    found: dict[str, list[Need]] = {}
+    needs: dict[str, list[Need]] = {}
     for process in processes:
         noted = process.activity
         if noted is None or noted.share is None:  # a production training has no share, and no more of it are wanted
             continue
-        known = found.setdefault(noted.run, [])
+        known = needs.setdefault(noted.run, [])
         if noted.need is not None and noted.need not in known:
             known.append(noted.need)
-    return found
+    return needs
 
 
 def _rooms_of(
@@ -86,14 +86,14 @@ def _rooms(
     ]
     if wanted is not None:
         kinds.append((wanted.name, wanted.needs, f"{NOT_HERE}; {wanted.advice}"))
-    found = []
+    rooms = []
     for name, known, missing in kinds:
         need = next((each for each in known if each.is_of(*device)), None)
         if need is not None:
-            found.append(RoomOfTraining(name, room_for(need, num_running(need, name, processes), free, refusal)))
+            rooms.append(RoomOfTraining(name, room_for(need, num_running(need, name, processes), free, refusal)))
         elif missing is not None:
-            found.append(RoomOfTraining(name, Room(None, None, None, None, missing)))
-    return found
+            rooms.append(RoomOfTraining(name, Room(None, None, None, None, missing)))
+    return rooms
 
 
 def num_running(need: Need, run: str, processes: Sequence[GpuProcess]) -> int:

@@ -83,8 +83,8 @@ def visible_gpus(visible: str | None) -> list[Gpu]:
 
     visible: None if the variable is not set.
     """
-    found = mig.with_instances(nvml.gpus())
-    return shown(found, visible) if found else []
+    all_gpus = mig.with_instances(nvml.gpus())
+    return shown(all_gpus, visible) if all_gpus else []
 
 
 def status_here(visible: str | None) -> MachineStatus:
@@ -172,13 +172,13 @@ def emptiest(status: MachineStatus, number: int, taken: Sequence[str] = ()) -> l
 
 def taken_by_picks(gpus: Sequence[Gpu]) -> list[str]:
     """Return the UUIDs of GPUs that a `--pick` of this user has chosen whose command still runs. Raises OSError."""
-    found = []
+    uuids = []
     for gpu in gpus:
         if (lock := _lock(gpu)) is None:
-            found.append(gpu.uuid)
+            uuids.append(gpu.uuid)
         else:
             os.close(lock)
-    return found
+    return uuids
 
 
 def take(gpus: Sequence[Gpu]) -> None:

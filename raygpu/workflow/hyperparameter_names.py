@@ -28,7 +28,7 @@ def require_known_values(space: Space) -> None:
             try:
                 OptimizerSettings.of({parameter.name: value})
             except ValueError as error:
-                hint = f"; {told}" if (told := listed(value)) else ""
+                hint = f"; {advice}" if (advice := listed(value)) else ""
                 faults.append(f"space.{str(error).removeprefix('hyper-parameter ')}{hint}")
     if faults:
         raise BadInput(faults)
@@ -65,9 +65,9 @@ def misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[s
         for name in set(hp) - wanted
     }
     return [
-        f"a first step does not read {name}: if nothing does, did you mean {found[0]}?"
-        for name, found in sorted(near.items())
-        if found
+        f"a first step does not read {name}: if nothing does, did you mean {matches[0]}?"
+        for name, matches in sorted(near.items())
+        if matches
     ]
 
 

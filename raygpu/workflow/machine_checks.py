@@ -115,19 +115,19 @@ def disk_space(name: str, path: Path) -> Check:
 def compiler() -> Check:
     """Return the check of a C++ compiler with Python's and OpenMP's headers, by which arrays are compiled."""
     given = os.environ.get("CXX")
-    found = shutil.which(given) if given else next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    path = shutil.which(given) if given else next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     mend = "apt install g++ python3-dev, or another compiler by CXX; without one, fused trials train uncompiled"
-    if found is None:
+    if path is None:
         return Check("C++ compiler", "warning", f"{given or 'g++, clang++ or c++'} is not on PATH", mend)
-    words = [found, "-x", "c++", "-fsyntax-only", "-fopenmp", f"-I{sysconfig.get_path('include')}", "-"]
+    words = [path, "-x", "c++", "-fsyntax-only", "-fopenmp", f"-I{sysconfig.get_path('include')}", "-"]
     try:
         done = subprocess.run(words, input=PROGRAM, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("C++ compiler", "warning", f"{found}: {one_line(error)}", mend)
+        return Check("C++ compiler", "warning", f"{path}: {one_line(error)}", mend)
     if done.returncode != 0:
         faults = [line for line in done.stderr.splitlines() if "error" in line] or ["fails"]
-        return Check("C++ compiler", "warning", f"{found}: {faults[0].strip()}", mend)
-    return Check("C++ compiler", "ok", found)
+        return Check("C++ compiler", "warning", f"{path}: {faults[0].strip()}", mend)
+    return Check("C++ compiler", "ok", path)
 
 
 def ports() -> Check:

@@ -196,10 +196,10 @@ class SweepRun(_Run):
         counts = ", ".join(f"{summary[name]} {word}" for name, word in COUNTS.items())
         lines = [f"sweep {self.name}: {summary['num_trials']} trials ({counts})"]
         if best is not None:
-            told = summary["best"]
-            score = score_text(told["score"], told.get("standard_error"))
+            best_entry = summary["best"]
+            score = score_text(best_entry["score"], best_entry.get("standard_error"))
             values = dict(best.hyperparameters)
-            lines.append(f"best: {told.get('set_id', best.trial_id)}, {self.config.metric} {score}, {values}")
+            lines.append(f"best: {best_entry.get('set_id', best.trial_id)}, {self.config.metric} {score}, {values}")
         return [*lines, f"all of it in {self.folder}"]
 
     def __repr__(self) -> str:

@@ -97,13 +97,13 @@ def subject_of(
 
 
 def _lines(measuring: MeasuredTraining) -> list[str]:
-    config, what = measuring.prepared.config, measuring.subject
+    config, profile_key = measuring.prepared.config, measuring.subject
     chosen = hyperparameters(measuring.prepared.trial.hyperparameters)
     data = ", synthetic data" if config.data.synthetic else ""
-    where = what.device if measuring.prepared.gpus else f"one simulated GPU, the CPU: {what.device}"
+    where = profile_key.device if measuring.prepared.gpus else f"one simulated GPU, the CPU: {profile_key.device}"
     return [
         f"pack {config.name}: {config.code_name}{data}; {chosen or 'no hyper-parameters'}",
-        f"on {where}, {what.num_cpus:g} CPUs",
+        f"on {where}, {profile_key.num_cpus:g} CPUs",
     ]
 
 
@@ -129,10 +129,10 @@ def _ways(measuring: MeasuredTraining) -> tuple[list[Way], list[str]]:
     if not ways:
         raise BadInput([f"ways: {way}: {notes[way]}" for way in asked])
     every = measuring.prepared.config.ways == "all"
-    told = [
+    lines = [
         f"{way}: not measured: {why}" for way, why in notes.items() if way in asked and (not every or way == "fused")
     ]
-    return ways, told
+    return ways, lines
 
 
 def _obstacle(measuring: MeasuredTraining) -> str | None:

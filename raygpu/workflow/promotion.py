@@ -90,25 +90,25 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     from raygpu.tracking.origins import origin
 
     files = Path(tempfile.mkdtemp(prefix="origin-", dir=scratch.home()))
-    found = origin(tracking.uri, tracking.experiment, run_id, files, checkpoint=checkpoint)
+    run = origin(tracking.uri, tracking.experiment, run_id, files, checkpoint=checkpoint)
     if not (files / "config.toml").is_file():
         raise BadInput(f"--from: run {run_id}: MLflow has no config.toml of its sweep")
     sweep = load(files / "config.toml", {}, SweepConfig)
     best = read_toml(files / "best.toml") if (files / "best.toml").is_file() else None
-    if best is None and found.trial_id is None:
+    if best is None and run.trial_id is None:
         raise BadInput(f"--from: run {run_id} has no best.toml: no trial of that sweep has ended with a score")
-    if found.diverged:
-        raise BadInput(f"--from: run {run_id}: trial {found.trial_id} diverged, and would again; name another trial's")
-    is_best = best is not None and found.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
+    if run.diverged:
+        raise BadInput(f"--from: run {run_id}: trial {run.trial_id} diverged, and would again; name another trial's")
+    is_best = best is not None and run.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
     if not is_best and sweep.population.interval is not None:
-        why = NO_SCHEDULE.format(trial_id=found.trial_id, instead="name the sweep's run")
+        why = NO_SCHEDULE.format(trial_id=run.trial_id, instead="name the sweep's run")
         raise BadInput(f"--from: run {run_id}: {why}")
-    values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
+    values = best if is_best else _of_trial(sweep, run.sweep, str(run.trial_id), run.params, run.metrics)
     assert values is not None
-    values = with_sweep_settings(values, sweep, found.sweep_run_id)
+    values = with_sweep_settings(values, sweep, run.sweep_run_id)
     values["tracking"] = tracking.model_dump()
     kept = files / "best"
-    return Promotion(found.sweep, values, Path.cwd(), kept if is_best and kept.is_dir() else None)
+    return Promotion(run.sweep, values, Path.cwd(), kept if is_best and kept.is_dir() else None)
 
 
 def _of_trial(

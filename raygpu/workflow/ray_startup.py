@@ -205,8 +205,8 @@ def _starting(
             try:
                 error = starting.exception() if fault is None else _end_of_start(starting)
             except TimeoutError:
-                told = f"Ray's start has not ended for {START_S:g} s, so this process is ended"
-                print_faults([f"interrupted; {told}" if interrupted else told])
+                message = f"Ray's start has not ended for {START_S:g} s, so this process is ended"
+                print_faults([f"interrupted; {message}" if interrupted else message])
                 os._exit(130 if interrupted else 2 if isinstance(fault, BadInput) else 1)
             if error is None:
                 starting.result().close()

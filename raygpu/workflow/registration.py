@@ -84,12 +84,12 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
         return {}
     with tempfile.TemporaryDirectory(dir=scratch.home()) as folder:
         try:
-            made = _exported(model, Path(folder))
+            exported_model = _exported(model, Path(folder))
         except Exception as error:  # noqa: BLE001 - the user's model: whatever it raises is the message
             say(f"the model is not in MLflow, for it cannot be exported: {one_line(error)}")
             return {}
         try:
-            return _in_mlflow(config, session, tree, model, made, say)
+            return _in_mlflow(config, session, tree, model, exported_model, say)
         except TrackingError as error:
             session.lacks_model = str(error)
             return {}

@@ -55,19 +55,19 @@ def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
 
 
 def _fixed(config: SweepConfig) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(config.model_dump(mode="json", include=dict(FIXED))))
-    if found["experiment"] is not None:
-        found["experiment"] = found["experiment"].rpartition("/")[2]  # its folder may have been moved
-    return found
+    fields: dict[str, Any] = json.loads(json.dumps(config.model_dump(mode="json", include=dict(FIXED))))
+    if fields["experiment"] is not None:
+        fields["experiment"] = fields["experiment"].rpartition("/")[2]  # its folder may have been moved
+    return fields
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     """Return the fields of all sections by their names, as `stopping.patience`."""
-    found = []
+    fields = []
     for name, value in values.items():
         is_table = isinstance(value, dict) and (value or f"{above}{name}." in TABLES)
-        found += _flat(value, f"{above}{name}.") if is_table else [(above + name, value)]
-    return found
+        fields += _flat(value, f"{above}{name}.") if is_table else [(above + name, value)]
+    return fields
 
 
 def _said(value: Any) -> str:

@@ -47,15 +47,15 @@ def start_in_background(idle_minutes: float, workers: int | None) -> list[str]:
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        found = _ready(process, folder, began + START_S)
+        status = _ready(process, folder, began + START_S)
     except BaseException:
         with suppress(ProcessLookupError):
             process.terminate()
         raise
-    took, many = time.monotonic() - began, len(found["gpus"])
+    took, many = time.monotonic() - began, len(status["gpus"])
     return [
         f"service: ready after {took:.1f} s, with {many} GPU{'s' if many != 1 else ''}"
-        f" ({', '.join(dict.fromkeys(found['gpus']))}); its {found['workers']} workers import their libraries now",
+        f" ({', '.join(dict.fromkeys(status['gpus']))}); its {status['workers']} workers import their libraries now",
         f"ends after {duration(60 * idle_minutes)} without a command, or by: raygpu down",
     ]
 
@@ -63,17 +63,17 @@ def start_in_background(idle_minutes: float, workers: int | None) -> list[str]:
 def state() -> dict[str, Any] | None:
     """Return the state of this user's service; None where none runs. Raises RaygpuError if it does not answer."""
     folder = _folder()
-    found = _asked(folder, {"ask": "status"})
-    return None if found is None else found | {"output": str(folder.output)}
+    status = _asked(folder, {"ask": "status"})
+    return None if status is None else status | {"output": str(folder.output)}
 
 
 def end(*, now: bool) -> str:
     """End the service, and return a line on it. now: whether commands that use it end with it. Raises RaygpuError."""
     folder = _folder()
-    found = _asked(folder, {"ask": "end", "now": now})
-    if found is None:
+    status = _asked(folder, {"ask": "end", "now": now})
+    if status is None:
         return "service: none runs"
-    users = [user["what"] for user in (*found["used_by"], *found["waiting"])]
+    users = [user["what"] for user in (*status["used_by"], *status["waiting"])]
     if users and not now:
         return f"service: ends after {', '.join(users)}; raygpu down --now ends it with them"
     deadline = time.monotonic() + END_S
@@ -91,8 +91,8 @@ def _ready(process: subprocess.Popen[bytes], folder: ServiceFolder, deadline: fl
             lines = folder.output.read_text(errors="replace").strip().splitlines()
             raise RaygpuError(lines[-1] if lines else f"the service ended with status {process.returncode}")
         address = folder.address()
-        if address is not None and address.get("pid") == process.pid and (found := state()) is not None:
-            return found
+        if address is not None and address.get("pid") == process.pid and (status := state()) is not None:
+            return status
         if time.monotonic() > deadline:
             raise RaygpuError(f"the service was not ready after {START_S:g} s; its output: {folder.output}")
         time.sleep(POLL_S)
@@ -113,8 +113,8 @@ def _by_force(folder: ServiceFolder) -> str:
 
 def _gpus() -> list[Gpu]:
     """Return the GPUs of the service: those that are visible and may compute. Raises BadInput."""
-    found = gpus()
-    chosen = select(found, "all", os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+    all_gpus = gpus()
+    chosen = select(all_gpus, "all", os.environ.get("CUDA_VISIBLE_DEVICES") if all_gpus else None)
     return host.computing(chosen)[0]
 
 

@@ -99,14 +99,14 @@ def _use(
             least=least,
             whole=measures,
         )
-        found = lease(folder, request, of, uuid.uuid4().hex, tell, apart=apart)
+        gpu_lease = lease(folder, request, of, uuid.uuid4().hex, tell, apart=apart)
     except OSError:  # there is no folder for it, and so no service
         return None
     except NotUsed as reason:
         tell(f"service: not used: {reason}")
         return None
-    if found is None:
+    if gpu_lease is None:
         return None
-    if found.part < found.num_gpus and not measures:
-        tell(f"service: {float(found.part):g} of its {found.num_gpus} GPUs for this command")
-    return ServiceUse(found, gpus, apart)
+    if gpu_lease.part < gpu_lease.num_gpus and not measures:
+        tell(f"service: {float(gpu_lease.part):g} of its {gpu_lease.num_gpus} GPUs for this command")
+    return ServiceUse(gpu_lease, gpus, apart)

@@ -103,9 +103,9 @@ def _use_of(kind: type) -> _Use:
         own = function.__code__.co_varnames[0] if is_method and function.__code__.co_argcount else None
         for code in _codes(function.__code__, own):
             for name in _read_attributes(code, own, use):
-                found = _user_s(kind, name)
-                if isinstance(found, FunctionType) and name not in LOADERS:
-                    waiting.append((found, True))
+                member = _user_s(kind, name)
+                if isinstance(member, FunctionType) and name not in LOADERS:
+                    waiting.append((member, True))
                 if not hasattr(type(inspect.getattr_static(kind, name, None)), "__get__"):  # no method nor property
                     use.attributes.setdefault(name, function.__name__)
             for name in _read_variables(code, use):
@@ -140,32 +140,32 @@ def _codes(code: CodeType, own: str | None) -> Iterator[CodeType]:
 
 def _read_attributes(code: CodeType, own: str | None, use: _Use) -> list[str]:
     """Return the attributes that are read of the variable `own`, and note those that are set."""
-    found, before = list[str](), None
+    attributes, before = list[str](), None
     fills = _fills(code)
     for instruction in dis.get_instructions(code):
         if own is not None and before == own:
             if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                found.append(instruction.argval)
+                attributes.append(instruction.argval)
                 if fills:
                     use.filled_here.add(instruction.argval)
             elif instruction.opname == "STORE_ATTR":
                 use.set_here.add(instruction.argval)
         loaded = instruction.argval if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else None
         before = loaded[-1] if isinstance(loaded, tuple) else loaded
-    return found
+    return attributes
 
 
 def _read_variables(code: CodeType, use: _Use) -> list[str]:
     """Return the global variables that are read, and note those that are set."""
-    found, fills = list[str](), _fills(code)
+    variables, fills = list[str](), _fills(code)
     for instruction in dis.get_instructions(code):
         if instruction.opname == "STORE_GLOBAL":
             use.set_here.add(instruction.argval)
         elif instruction.opname == "LOAD_GLOBAL":
-            found.append(instruction.argval)
+            variables.append(instruction.argval)
             if fills:
                 use.filled_here.add(instruction.argval)
-    return found
+    return variables
 
 
 def _fills(code: CodeType) -> bool:

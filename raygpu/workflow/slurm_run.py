@@ -138,9 +138,9 @@ class Driver:
         return variables | self._store()
 
     def _short(self, folder: Path) -> Path:
-        found = ray_nodes.ray_folder(folder, self.place.number)
-        found.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return found
+        short_folder = ray_nodes.ray_folder(folder, self.place.number)
+        short_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return short_folder
 
     def _store(self) -> dict[str, str]:
         """Return the variables that say where the store of MLflow is, if that is a file: on this node, or nowhere."""
@@ -244,8 +244,8 @@ class Driver:
         """Note the end, and queue the job again if there is more to do. Returns the job's exit code."""
         progress = [*self.job.progress, progress_of(self.folder)]
         self._account(progress)
-        found = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
-        if found.again:
+        job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
+        if job_course.again:
             try:
                 self.job = self.job.write(message="is queued again")
                 self._say("queued again, to go on from the checkpoints")
@@ -256,7 +256,7 @@ class Driver:
             except RaygpuError as error:
                 message = f"not queued again ({error}); it goes on by: sbatch {self.job.script}"
         else:
-            message = found.message
+            message = job_course.message
         if message:
             self._say(message)
         # A job that Slurm ends may come again, as after a preemption.

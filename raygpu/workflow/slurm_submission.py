@@ -64,10 +64,10 @@ def section(command: Command, words: Sequence[str], slurm_words: Sequence[str]) 
     flags = FLAGS.parse(slurm_words).overrides
     where, table = table_of(command, words) or ("command line", {})
     values = dict(table) | {name.partition(".")[2]: value for name, value in flags.items()}
-    found = config.validated({SLURM: values}, SubmitConfig, where, flags).slurm
-    if faults := contradictions(found):
+    slurm_section = config.validated({SLURM: values}, SubmitConfig, where, flags).slurm
+    if faults := contradictions(slurm_section):
         raise BadInput(faults)
-    return found
+    return slurm_section
 
 
 def checked_job(
@@ -124,8 +124,8 @@ def store_of(command: Command, job: BatchJob) -> str:
 
 
 def _file_of(tracking: config.TrackingSection) -> str:
-    found = tracking.found()
-    return str(sqlite_path(found.uri)) if found.enabled and scheme(found.uri) == "sqlite" else ""
+    settings = tracking.found()
+    return str(sqlite_path(settings.uri)) if settings.enabled and scheme(settings.uri) == "sqlite" else ""
 
 
 def _require_allowed(command: Command, arguments: Arguments, slurm: SlurmSection, options: Mapping[str, str]) -> None:

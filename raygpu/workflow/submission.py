@@ -109,10 +109,10 @@ def _requirements(options: Mapping[str, str]) -> list[str]:
         lines = Path(options["requirements"]).read_text().splitlines()
     except OSError as error:
         raise BadInput(f"--requirements: {options['requirements']} cannot be read: {error.strerror}") from error
-    found = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
-    if any(redacted(line) != line for line in found):
+    requirements = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    if any(redacted(line) != line for line in requirements):
         raise BadInput("--requirements: a line has a password, which Ray would list; set up the index on the nodes")
-    return found
+    return requirements
 
 
 def _require_elsewhere(arguments: Arguments, folder: Path) -> None:

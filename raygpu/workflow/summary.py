@@ -97,8 +97,8 @@ def summarize(
         "first_epoch_s": rounded(records.first_epoch_s, 2),
         "command_s": rounded(sum(stages.seconds.values()), 2),
         "stages_s": stages.rounded(),
-        "workers_s": {what: rounded(seconds, 2) for what, seconds in records.spent.items()},
-        "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
+        "workers_s": {activity: rounded(seconds, 2) for activity, seconds in records.spent.items()},
+        "arrays_s": {activity: rounded(seconds, 2) for activity, seconds in arrays_s.items()},
         "tracking": dict(tracking),
     }
 
@@ -185,7 +185,7 @@ def summarize_training(
         "first_epoch_s": rounded(history.first_epoch_s, 2),
         "command_s": rounded(sum(stages.seconds.values()), 2),
         "stages_s": stages.rounded(),
-        "workers_s": {what: rounded(seconds, 2) for what, seconds in history.spent.items()},
+        "workers_s": {activity: rounded(seconds, 2) for activity, seconds in history.spent.items()},
         "checkpoint": str(ended.kept) if ended.kept is not None else None,
     }
 
@@ -203,13 +203,13 @@ def set_score(records: Records, best: TrialRecord) -> dict[str, Any]:
     """Return the score of the best trial, or of the set that it is the best repeat of."""
     if records.repetition.is_single:
         return {"score": best.score}
-    found = records.set_of(best.trial.set_id)
+    best_set = records.set_of(best.trial.set_id)
     return {
-        "set_id": found.set_id,
-        "score": found.mean,
-        "standard_error": found.error,
-        "repeats": len(found.scores),
-        "scores": found.scores,
+        "set_id": best_set.set_id,
+        "score": best_set.mean,
+        "standard_error": best_set.error,
+        "repeats": len(best_set.scores),
+        "scores": best_set.scores,
     }
 
 
@@ -298,10 +298,10 @@ def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     kept = kept_epoch(folder, best.trial.trial_id)
     if kept == best.best_epoch:
         return []
-    what = f"epoch {kept}" if kept is not None else "the last one that was saved"
+    epoch = f"epoch {kept}" if kept is not None else "the last one that was saved"
     why = "interrupted since the last checkpoint" if kept is not None else "nothing was saved before that report"
     return [
-        f"the kept checkpoint of {best.trial.trial_id} is not of its best epoch {best.best_epoch} but {what}: {why}"
+        f"the kept checkpoint of {best.trial.trial_id} is not of its best epoch {best.best_epoch} but {epoch}: {why}"
     ]
 
 

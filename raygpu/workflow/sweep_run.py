@@ -241,8 +241,8 @@ class SweepUnderWay:
         trained = trained_models(self.records, best)
         models = kept_models(self.folder, self.records, trained, self.checkpoints)
         score = partial(score_winner, context, self.decision.plan, tested)
-        found = scored_once(self.folder, tested, models, score, self.console.warn, self.config.folds, trained)
-        self.summary[TEST] = found.as_dict() if found is not None else self.summary.get(TEST)
+        test_score = scored_once(self.folder, tested, models, score, self.console.warn, self.config.folds, trained)
+        self.summary[TEST] = test_score.as_dict() if test_score is not None else self.summary.get(TEST)
         self.stages.end(TEST)
 
     def _log_incomplete_sets(self) -> None:

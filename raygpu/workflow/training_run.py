@@ -317,9 +317,9 @@ class TrainingRun:
         disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: interrupted)
         try:
             with fetched(ended.kept) if ended.kept is not None else nullcontext() as checkpoint:
-                told, self.history.best = self.history.best, best_of(ended.best) if ended.best is not None else None
-                if told is not None and self.history.best != told:
-                    self.console.warn(lost_line(told, self.history.best))
+                best, self.history.best = self.history.best, best_of(ended.best) if ended.best is not None else None
+                if best is not None and self.history.best != best:
+                    self.console.warn(lost_line(best, self.history.best))
                 summary = summarize_training(
                     self.config,
                     self.history,
@@ -388,8 +388,8 @@ class TrainingRun:
         took = f"{duration(summary['wall_s'])}, {duration(summary['command_s'])} with Ray's start"
         console.result(f"{summary['epochs']} epochs in {took}; all of it in {self.folder}")
         if summary["checkpoint"] is not None:
-            what = "the function's state" if self._is_function else "the model"
-            console.result(f"{what}: {summary['checkpoint']}")
+            label = "the function's state" if self._is_function else "the model"
+            console.result(f"{label}: {summary['checkpoint']}")
         if (curves := self.session.next_line()) is not None:
             console.result(curves)
         if interrupted:

@@ -91,7 +91,7 @@ def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list
     if built_for == ():
         on_cpu = {node.device: node.capability for node in nodes if node.capability is not None}
         return list(nodes), [
-            f"plan: trials train on the CPU: {too_old(name, found, ())}" for name, found in on_cpu.items()
+            f"plan: trials train on the CPU: {too_old(name, capability, ())}" for name, capability in on_cpu.items()
         ]
     faults = {
         node.device_type: fault

@@ -192,8 +192,8 @@ def _require_read_by_keras(config: ProblemConfig, name: str, splits: Splits) -> 
 def _require_synthetic(source: Source, code: Any) -> None:
     """Raise BadInput if the user's code has no synthetic data."""
     if not isinstance(code, Experiment):
-        what = f"a {source.kind} loads its own data; only a TorchExperiment or KerasExperiment can have made-up data"
-        raise BadInput(f"data.synthetic: read true; {what}")
+        reason = f"a {source.kind} loads its own data; only a TorchExperiment or KerasExperiment can have made-up data"
+        raise BadInput(f"data.synthetic: read true; {reason}")
     if type(code).synthetic is Experiment.synthetic:
         raise BadInput(
             f"data.synthetic: read true; {source.name} has no made-up data: give it a method synthetic(self) that"
@@ -222,8 +222,8 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
         _require_kept_score(step, metric, registers=False)
         read = step.read | used_by_raygpu(code, source.kind, values, prepared.space)
-        found = misspelt(config.space, values, read) or unread(values, read)
-        near = [f"space: {line}" for line in found]
+        name_warnings = misspelt(config.space, values, read) or unread(values, read)
+        near = [f"space: {line}" for line in name_warnings]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
         return step.splits, [*_full_precision(config, step), *step.notes, *near, *lines]
     for _, fault in failed[:1]:
@@ -307,8 +307,8 @@ def _require_clip_norm_alone(config: TrainConfig, source: Source, code: Experime
 
     hp = Hyperparameters.of(config.hyperparameters)
     with contextlib.chdir(source.folder), random_state_kept():
-        made = code.optimizer(initial_model(code, hp, seed=0), hp)  # type: ignore[attr-defined]
-    if made is not None:
+        optimizer = code.optimizer(initial_model(code, hp, seed=0), hp)  # type: ignore[attr-defined]
+    if optimizer is not None:
         raise BadInput(
             f"changes: {names[0]} cannot change, as {source.name} has an optimizer() of its own, whose numbers raygpu"
             " does not change; clip_norm can, and scheduler() may change the learning rate"

@@ -229,8 +229,8 @@ def least(config: SweepConfig) -> Fraction | None:
 
 def chosen_gpus(config: ProblemConfig) -> list[Gpu]:
     """Return the GPUs of this machine that `gpu.devices` names. Raises BadInput."""
-    found = gpus()
-    return select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+    all_gpus = gpus()
+    return select(all_gpus, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if all_gpus else None)
 
 
 def require_precision(config: ProblemConfig, chosen: Sequence[Gpu]) -> None:

@@ -65,7 +65,7 @@ def scored_once(
             raise RaygpuError("no checkpoint of it was kept")
         winners = 1 if earlier is None else earlier.winners + 1
         num = num_samples(tested.validation_targets)
-        found = ScoreOnTest.of(num, score(models), winners, folds, epochs, len(trained) if trained else None)
+        test_score = ScoreOnTest.of(num, score(models), winners, folds, epochs, len(trained) if trained else None)
     except Exception as error:  # noqa: BLE001 - no other result of the run depends on it
         again = folder.resumed_by(folder.kind)
         say(f"the best model is not scored on the test data: {one_line(error)}; try again by: {again}")
@@ -74,5 +74,5 @@ def scored_once(
         again = folder.resumed_by(folder.kind)
         say(f"interrupted: the best model is not scored on the test data; score it by: {again}")
         return None
-    folder.write_run({TEST: found.as_dict()})
-    return found
+    folder.write_run({TEST: test_score.as_dict()})
+    return test_score

@@ -44,13 +44,13 @@ def _label(place: int, rank: Mapping[str, Any]) -> str:
 
 
 def _split(run: RunData) -> Table:
-    summary, found = run.summary, speeds(run.summary)
+    summary, throughputs = run.summary, speeds(run.summary)
     rows = [
         ("global batch, as configured", summary["configured_global_batch"]),
         ("global batch of the verdict", summary["global_batch"]),
         ("samples/s predicted, without the exchange between devices", summary["predicted_samples_per_s"]),
-        ("samples/s with unequal shares", found["balanced"]),
-        ("samples/s with equal shares", found["equal"]),
+        ("samples/s with unequal shares", throughputs["balanced"]),
+        ("samples/s with equal shares", throughputs["equal"]),
     ]
     over = summary["balanced_over_equal"]
     if over:
@@ -61,19 +61,19 @@ def _split(run: RunData) -> Table:
 
 
 def _ranks(summary: Mapping[str, Any]) -> Table:
-    told = list(dict.fromkeys(name for rank in summary["ranks"] for name in rank["readings"]))
+    columns = list(dict.fromkeys(name for rank in summary["ranks"] for name in rank["readings"]))
     rows = []
     for place, rank in enumerate(summary["ranks"]):
         middle, low, high = rank["relative_speed"] or (None, None, None)
         speed = None if middle is None else interval(Interval(middle, low or 0.0, high or math.inf))
-        known = [rank["readings"].get(name) for name in told]
+        known = [rank["readings"].get(name) for name in columns]
         best = rank["rates"].get(str(rank["best_batch"]))
         rows.append(
             (place, f"GPU {rank['device']}", rank["name"], rank["best_batch"], best, speed, rank["tried_share"],
              rank["share"], rank["samples_per_s"], *known)
         )  # fmt: skip
     header = ("rank", "device", "name", "best batch", "samples/s with it", "speed over the mean")
-    header += ("tried share", "share", "samples/s in the training", *told)
+    header += ("tried share", "share", "samples/s in the training", *columns)
     return Table(header, rows, "ranks; intervals of 95 % confidence")
 
 
@@ -87,7 +87,7 @@ def _speed_figure(summary: Mapping[str, Any]) -> Figure:
         plot.add_scatter(
             x=list(rates), y=list(rates.values()), name=label, mode="lines+markers", line={"color": colour}
         )
-        rounds = [(int(batch), rate) for batch, found in rank["rounds"].items() for rate in found]
+        rounds = [(int(batch), rate) for batch, round_rates in rank["rounds"].items() for rate in round_rates]
         plot.add_scatter(
             x=[batch for batch, _ in rounds],
             y=[rate for _, rate in rounds],
@@ -125,8 +125,8 @@ def _only_equal(summary: Mapping[str, Any]) -> bool:
 
 def speeds(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the samples/s of the prediction and of both trainings; None of one that was not made."""
-    found = {kind: summary[f"{kind}_samples_per_s"] for kind in ("predicted", "balanced", "equal")}
-    return found | {"equal": found["balanced"], "balanced": None} if _only_equal(summary) else found
+    throughputs = {kind: summary[f"{kind}_samples_per_s"] for kind in ("predicted", "balanced", "equal")}
+    return throughputs | {"equal": throughputs["balanced"], "balanced": None} if _only_equal(summary) else throughputs
 
 
 def _turns(summary: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -141,8 +141,8 @@ def together_figure(runs: Sequence[RunData]) -> Figure:
     rows: list[tuple[Any, ...]] = []
     kinds = ("predicted", "balanced", "equal")
     for place, run in enumerate(runs):
-        found, turns = speeds(run.summary), _turns(run.summary)
-        rates = [found[kind] for kind in kinds]
+        throughputs, turns = speeds(run.summary), _turns(run.summary)
+        rates = [throughputs[kind] for kind in kinds]
         plot.add_bar(
             x=list(kinds), y=rates, name=run.name, marker_color=SERIES[place % len(SERIES)], offsetgroup=str(place)
         )

@@ -25,8 +25,8 @@ def comparison_page(runs: Sequence[RunData]) -> Page:
         raise BadInput(f"report: {under_way[0].folder} has not ended; only runs with an end stand side by side")
     kinds = {run.kind for run in runs}
     if len(kinds) > 1 and not kinds <= ALIKE:
-        what = ", ".join(f"{run.name} is a {KINDS[run.kind]}" for run in runs)
-        raise BadInput(f"report: {what}; runs of one kind stand side by side, or sweeps and trainings")
+        run_kinds = ", ".join(f"{run.name} is a {KINDS[run.kind]}" for run in runs)
+        raise BadInput(f"report: {run_kinds}; runs of one kind stand side by side, or sweeps and trainings")
     if kinds <= ALIKE:
         facts, sections = [(run.name, _score(run)) for run in runs], _sections(runs)
     else:

@@ -48,16 +48,16 @@ def gpu_name(gpu: int | None) -> str:
 
 def lanes(occupancies: Sequence[Occupancy]) -> list[Lane]:
     """Put each stay into the first lane of its GPU that is free; GPUs in order, then lanes."""
-    found: dict[int | None, list[Lane]] = {}
+    lanes_by_gpu: dict[int | None, list[Lane]] = {}
     for stay in sorted(occupancies, key=lambda each: each.began_s):
-        of_gpu = found.setdefault(stay.gpu, [])
+        of_gpu = lanes_by_gpu.setdefault(stay.gpu, [])
         free = next((lane for lane in of_gpu if lane.stays[-1].ended_s <= stay.began_s), None)
         if free is None:
             free = Lane(stay.gpu, len(of_gpu), [])
             of_gpu.append(free)
         free.stays.append(stay)
-    order = sorted(found, key=lambda gpu: (gpu is None, gpu or 0))
-    return [lane for gpu in order for lane in found[gpu]]
+    order = sorted(lanes_by_gpu, key=lambda gpu: (gpu is None, gpu or 0))
+    return [lane for gpu in order for lane in lanes_by_gpu[gpu]]
 
 
 def timeline(run: RunData) -> Figure | None:

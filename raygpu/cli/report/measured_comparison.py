@@ -43,15 +43,15 @@ def pack_sections(runs: Sequence[RunData]) -> list[Section]:
 
 def place_sections(runs: Sequence[RunData]) -> list[Section]:
     """Return the sections of several comparisons of placements: the fastest of each, and the time of an epoch."""
-    found = [(run.name, run.summary["placements"]) for run in runs]
+    placements_by_run = [(run.name, run.summary["placements"]) for run in runs]
     rows = [
         (run.name, run.config.get("experiment"), run.summary["devices"], run.summary["device"], run.summary["best"])
         for run in runs
     ]
     outcomes = Table(("run", "code", "devices", "device", "fastest"), rows, "outcomes")
-    epochs = place_page.epoch_figure(found)
-    tables = [place_page.table(each) for _, each in found]
-    each = [Table(made.header, made.rows, name) for (name, _), made in zip(found, tables, strict=True)]
+    epochs = place_page.epoch_figure(placements_by_run)
+    tables = [place_page.table(each) for _, each in placements_by_run]
+    each = [Table(table.header, table.rows, name) for (name, _), table in zip(placements_by_run, tables, strict=True)]
     return [
         Section("outcome", "Outcomes", [], [outcomes]),
         Section("epochs", "Time of an epoch", [], each, given(epochs)),

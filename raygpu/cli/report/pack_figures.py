@@ -80,8 +80,8 @@ def device_figures(profiles: Sequence[Profile], units: Sequence[float | None]) -
 
     units: the RGUs of each profile's device; None if unknown.
     """
-    what = "reports" if profiles[0].num_train is None else "epochs of one training"
-    titles = [f"{what} per hour, all together", *([f"{what} per hour and RGU"] if any(units) else [])]
+    progress_unit = "reports" if profiles[0].num_train is None else "epochs of one training"
+    titles = [f"{progress_unit} per hour, all together", *([f"{progress_unit} per hour and RGU"] if any(units) else [])]
     plots = [figure(yaxis_title=title) for title in titles]
     numbers = set()
     for place, (profile, unit, device) in enumerate(

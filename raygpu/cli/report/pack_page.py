@@ -48,9 +48,9 @@ def _facts(profile: Profile, epochs: int) -> list[tuple[str, str]]:
     if best is None or best.gain is None:
         return [("trainings at once", "nothing could be measured"), ("measured at", profile.measured_at)]
     seconds = profile.time_per_training_s(best, epochs)
-    what = "a report" if profile.num_train is None else "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    training_length = "a report" if profile.num_train is None else "1 epoch" if epochs == 1 else f"{epochs} epochs"
     facts = [("trainings at once", str(best.n)), ("way", best.label), ("over one training", f"{best.gain:.3g}x")]
-    facts += [(f"a training of {what}", profile_view.seconds(seconds))] if seconds is not None else []
+    facts += [(f"a training of {training_length}", profile_view.seconds(seconds))] if seconds is not None else []
     return [*facts, ("measured at (UTC)", profile.measured_at.removesuffix("+00:00").replace("T", " "))]
 
 
@@ -99,9 +99,9 @@ def read_advice(noted: Mapping[str, Any], profile: Profile) -> Advice | None:
     try:
         scaling = noted["scaling"]
         speedups = tuple(Speedup(s["devices"], Interval(**s["times"])) for s in scaling["speedups"])
-        found = Scaling(speedups, scaling["evidence"], tuple(scaling["notes"]))
+        scalability = Scaling(speedups, scaling["evidence"], tuple(scaling["notes"]))
         numbers = {name: noted[name] for name in ("devices", "surely", "at_most", "predicted")}
-        return Advice(noted["answer"], profile.best() if noted["point"] is not None else None, found, **numbers)
+        return Advice(noted["answer"], profile.best() if noted["point"] is not None else None, scalability, **numbers)
     except (KeyError, TypeError):
         return None
 

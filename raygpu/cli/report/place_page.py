@@ -17,19 +17,19 @@ Placements = Mapping[str, Mapping[str, Any]]
 
 def place_page(run: RunData) -> Page:
     """Return the report of a comparison of placements."""
-    summary, found = run.summary, run.summary["placements"]
-    epochs, steps, memory = epoch_figure([(run.name, found)]), _step_figure(found), _memory_figure(found)
+    summary, placements = run.summary, run.summary["placements"]
+    epochs, steps, memory = epoch_figure([(run.name, placements)]), _step_figure(placements), _memory_figure(placements)
     logical = "logical devices of " if summary["logical"] else ""
-    operations = [_operations(name, each) for name, each in found.items() if each["step"]]
+    operations = [_operations(name, each) for name, each in placements.items() if each["step"]]
     sections = [
-        Section("verdict", "Verdict", list(summary["verdict"]), [table(found), _parts(found)]),
-        Section("epochs", "Time of an epoch", _faults(found), figures=given(epochs)),
+        Section("verdict", "Verdict", list(summary["verdict"]), [table(placements), _parts(placements)]),
+        Section("epochs", "Time of an epoch", _faults(placements), figures=given(epochs)),
         Section("copies", "Copies and operations", figures=given(steps), folded=operations),
         Section("memory", "Memory", figures=given(memory)),
         configuration(run.config),
     ]
     facts = [("fastest", summary["best"] or "none could be trained"), ("devices", str(summary["devices"]))]
-    speedup = (found.get(summary["best"] or "") or {}).get("speedup")
+    speedup = (placements.get(summary["best"] or "") or {}).get("speedup")
     facts += [("over one device", f"{speedup['middle']:.3g}x")] if speedup else []
     return Page(
         run.name,
@@ -89,9 +89,9 @@ def epoch_figure(runs: Sequence[tuple[str, Placements]]) -> Figure | None:
     plot = figure(xaxis_title="seconds of an epoch", barmode="group")
     names = list(dict.fromkeys(name for _, found in runs for name, each in found.items() if each["epoch_s"]))
     rows = []
-    for number, (run, found) in enumerate(runs):
-        known = [name for name in names if found.get(name, {}).get("epoch_s")]
-        turns = [found[name]["epoch_s"] for name in known]
+    for number, (run, placements) in enumerate(runs):
+        known = [name for name in names if placements.get(name, {}).get("epoch_s")]
+        turns = [placements[name]["epoch_s"] for name in known]
         plot.add_bar(
             orientation="h",
             y=known,
@@ -100,7 +100,7 @@ def epoch_figure(runs: Sequence[tuple[str, Placements]]) -> Figure | None:
             offsetgroup=str(number),
             marker_color=SERIES[number % len(SERIES)],
         )
-        dots = [(name, seconds) for name in known for seconds in found[name]["epoch_s"]]
+        dots = [(name, seconds) for name in known for seconds in placements[name]["epoch_s"]]
         plot.add_scatter(
             y=[name for name, _ in dots],
             x=[seconds for _, seconds in dots],
@@ -110,7 +110,7 @@ def epoch_figure(runs: Sequence[tuple[str, Placements]]) -> Figure | None:
             mode="markers",
             marker={"color": "white", "size": 7, "line": {"color": "#555", "width": 1.5}},
         )
-        rows += [(run, name, turn, s) for name in known for turn, s in enumerate(found[name]["epoch_s"], 1)]
+        rows += [(run, name, turn, s) for name in known for turn, s in enumerate(placements[name]["epoch_s"], 1)]
     if not rows:
         return None
     plot.update_layout(scattermode="group")

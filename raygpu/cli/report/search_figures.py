@@ -40,17 +40,17 @@ def search_figures(run: RunData) -> tuple[list[Figure], list[str]]:
         return [], [*notes, "The trials' scores say nothing on the hyper-parameters: fewer than two differ."]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna's own figures are marked as experimental now and then
-        study, found = _study(run, rows, names), dict[str, float]()
+        study, importances = _study(run, rows, names), dict[str, float]()
         if len(rows) >= FEWEST and len({row.score for row in rows}) > 1:
-            found = _importances(study)
+            importances = _importances(study)
         else:
             notes.append(f"Importance is estimated from {FEWEST} trials with a score on; there are {len(rows)}.")
-        drawn = _drawn(names, found)
+        drawn = _drawn(names, importances)
         figures = [_parallel(run, study, rows, drawn), _slices(run, study, drawn)]
-        if found:
-            figures.insert(1, _importance(study, found))
+        if importances:
+            figures.insert(1, _importance(study, importances))
     if len(drawn) < len(names):
-        which = "the most important ones" if found else "the first ones"
+        which = "the most important ones" if importances else "the first ones"
         notes.append(f"The figures show {len(drawn)} of {len(names):,} hyper-parameters, {which}.")
     return figures, notes
 

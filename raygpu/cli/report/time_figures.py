@@ -54,11 +54,11 @@ def parts(run: RunData) -> dict[str, float]:
     A slot's seconds are a mean over all slots, so that the parts add up to the stage. Runs of earlier versions have
     the stages alone.
     """
-    found: dict[str, float] = {}
+    seconds_by_part: dict[str, float] = {}
     for stage, seconds in (run.summary.get("stages_s") or {}).items():
         spent = run.summary.get("workers_s") if stage in WORK else None
-        found |= slots(run, spent, seconds or 0.0) if spent else {stage: seconds or 0.0}
-    return found
+        seconds_by_part |= slots(run, spent, seconds or 0.0) if spent else {stage: seconds or 0.0}
+    return seconds_by_part
 
 
 def slots(run: RunData, spent: Mapping[str, float | None], stage_s: float) -> dict[str, float]:

@@ -80,8 +80,8 @@ class Cluster:
     def device_index(self, node_id: str, gpu_ids: Sequence[str]) -> int | None:
         """Return the run's index of the first device that Ray gave a worker; None if it is not one of the run's."""
         wanted = {str(gpu_id) for gpu_id in gpu_ids}
-        found = (d.index for d in self.devices if d.node_id == node_id and d.local_id in wanted)
-        return next(found, None)
+        indices = (d.index for d in self.devices if d.node_id == node_id and d.local_id in wanted)
+        return next(indices, None)
 
     def device_memory_gib(self, device_type: str) -> float:
         """Return the memory of a device of this type in GiB; a simulated device has its share of the host's memory."""

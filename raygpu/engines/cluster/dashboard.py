@@ -38,11 +38,11 @@ class Dashboard:
         """Return the dashboard of the Ray that this process has just started."""
         from raygpu.engines.cluster.ray_private_api import DashboardAddress
 
-        found = cls()
-        found._url = Future()
-        found._thread = Thread(target=found._look, args=(DashboardAddress(),), name="dashboard", daemon=True)
-        found._thread.start()
-        return found
+        dashboard = cls()
+        dashboard._url = Future()
+        dashboard._thread = Thread(target=dashboard._look, args=(DashboardAddress(),), name="dashboard", daemon=True)
+        dashboard._thread.start()
+        return dashboard
 
     def _look(self, starting: DashboardAddress) -> None:
         address, until = None, time.monotonic() + START_S
@@ -57,7 +57,7 @@ class Dashboard:
 
     def then(self, take: Callable[[str | None], object]) -> None:
         """Hand on the URL once it is known, None for no dashboard; nothing after `close`."""
-        self._url.add_done_callback(lambda found: None if self._closing.is_set() else take(found.result()))
+        self._url.add_done_callback(lambda future: None if self._closing.is_set() else take(future.result()))
 
     def wait(self) -> str | None:
         """Return the URL, once it is known; None for no dashboard."""

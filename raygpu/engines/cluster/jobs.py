@@ -94,8 +94,8 @@ class Jobs:
     def all(self) -> list[SubmittedJob]:
         """Return the jobs that raygpu submitted, the newest first."""
         with self._told():
-            found = [self._job(details) for details in self._client.list_jobs() if details.submission_id]
-        ours = [job for job in found if job.command]
+            jobs = [self._job(details) for details in self._client.list_jobs() if details.submission_id]
+        ours = [job for job in jobs if job.command]
         return sorted(ours, key=lambda job: job.started or datetime.max.replace(tzinfo=UTC), reverse=True)
 
     def stop(self, job_id: str) -> None:
@@ -114,14 +114,14 @@ class Jobs:
         A lost connection is made again; raises RaygpuError once the cluster has not answered for LOST_S seconds.
         """
         self.job(job_id)
-        told, lost_at = _Told(write), None
+        writer, lost_at = _Told(write), None
         while True:
             try:
-                lost = self._tailed(job_id, told)
+                lost = self._tailed(job_id, writer)
                 job = self.job(job_id)
                 if job.is_over:
                     if not job.is_lost:
-                        told.all(self.logs(job_id))  # what came between the last look and the end
+                        writer.all(self.logs(job_id))  # what came between the last look and the end
                     return job
             except BadInput:
                 raise
@@ -130,8 +130,8 @@ class Jobs:
             if lost is None:
                 lost_at = None
             else:
-                if lost_at is None or told.new:
-                    lost_at, told.new = time.monotonic(), False
+                if lost_at is None or writer.new:
+                    lost_at, writer.new = time.monotonic(), False
                 if time.monotonic() - lost_at > LOST_S:
                     raise RaygpuError(f"{self.address} does not answer any more: {lost}") from lost
             time.sleep(RETRY_S)
@@ -276,13 +276,13 @@ def _packed(submission: Submission, folder: Path) -> Path:
     (package / "__init__.py").touch()
     if submission.config is not None:
         (package / submission.config.name).write_bytes(submission.config.read_bytes())
-    told = {
+    payload = {
         "command": submission.command,
         "config": submission.config and submission.config.name,
         "argv": list(submission.argv),
         "environment": dict(submission.environment),
     }
-    (package / JOB_FILE).write_text(json.dumps(told))
+    (package / JOB_FILE).write_text(json.dumps(payload))
     return package
 
 

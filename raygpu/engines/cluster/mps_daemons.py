@@ -82,8 +82,8 @@ def daemons(devices: Sequence[Device], say: Callable[[str], None], *, wanted: bo
             say(f"no MPS: {reason}; packed trials take turns on the GPU")
             stack.close()
             running = {}
-        found = Daemons(running)
+        mps_daemons = Daemons(running)
         try:
-            yield found
+            yield mps_daemons
         finally:
-            found.wait_for_clients()
+            mps_daemons.wait_for_clients()

@@ -147,8 +147,8 @@ class NodeCalls(Generic[T]):
         elif asked.call is None:
             pass  # its actor has ended before
         elif asked.call not in ready:
-            told = "no answer yet" if asked.last is None else "no new answer"
-            fault, pending = f"{told} after {time.monotonic() - asked.since_s:.0f} s", True
+            status = "no answer yet" if asked.last is None else "no new answer"
+            fault, pending = f"{status} after {time.monotonic() - asked.since_s:.0f} s", True
         else:
             call, asked.call, asked.last = asked.call, None, None
             try:

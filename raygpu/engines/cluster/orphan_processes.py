@@ -47,11 +47,11 @@ def mark() -> str | None:
 
 def end_of(marks: list[str]) -> None:
     """End the processes with these marks that are in sessions of their own, as `end` does for those of this process."""
-    deadline, told, nothing = time.monotonic() + GRACE_S, set[int](), 0
+    deadline, signalled_pids, nothing = time.monotonic() + GRACE_S, set[int](), 0
     while marks and time.monotonic() < deadline:
         left = _left(marks)
-        _signal(set(left) - told, signal.SIGTERM)
-        told.update(left)
+        _signal(set(left) - signalled_pids, signal.SIGTERM)
+        signalled_pids.update(left)
         nothing = 0 if left else nothing + 1
         if nothing == LOOKS:
             return
@@ -61,13 +61,13 @@ def end_of(marks: list[str]) -> None:
 
 def _left(marks: list[str]) -> list[int]:
     """Return the pids of the marked processes that are not in this process' session, as Ray's own are."""
-    found = []
+    pids = []
     for name in os.listdir("/proc") if marks else ():
         if name.isdigit() and environment_of(int(name)).get(VARIABLE) in marks:
             with suppress(OSError):  # it has ended
                 if os.getsid(int(name)) != os.getsid(0):
-                    found.append(int(name))
-    return found
+                    pids.append(int(name))
+    return pids
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:

@@ -46,11 +46,11 @@ def _announced(folder: Path, patience_s: float) -> dict[str, Any]:
     until = time.monotonic() + patience_s
     while time.monotonic() < until and folder.is_dir():
         try:
-            found: dict[str, Any] = json.loads((folder / IMPORTS).read_text())
+            announcement: dict[str, Any] = json.loads((folder / IMPORTS).read_text())
         except FileNotFoundError:
             time.sleep(LOOK_S)
         else:
-            return found
+            return announcement
     return {"modules": [], "variables": {}}
 
 

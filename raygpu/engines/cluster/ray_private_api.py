@@ -120,10 +120,10 @@ def without_waits() -> Iterator[None]:
 
     def get_node(gcs_address: str, node_id: str) -> Any:
         """Return what Ray knows of the node, once it has joined."""
-        found = state.GlobalState()
-        found._initialize_global_state(services._get_gcs_client_options(gcs_address))
+        global_state = state.GlobalState()
+        global_state._initialize_global_state(services._get_gcs_client_options(gcs_address))
         until = time.monotonic() + JOINED_S
-        while time.monotonic() < until and all(node["NodeID"] != node_id for node in found.node_table()):
+        while time.monotonic() < until and all(node["NodeID"] != node_id for node in global_state.node_table()):
             time.sleep(LOOK_S)
         return kept_get(gcs_address, node_id)
 
@@ -145,12 +145,12 @@ class DashboardAddress:
     def look(self) -> str | None:
         """Return HOST:PORT, and have Ray know it from then on; None as long as the dashboard starts."""
         namespace = ray_constants.KV_NAMESPACE_DASHBOARD
-        found = self._client.internal_kv_get(ray_constants.DASHBOARD_ADDRESS.encode(), namespace, ANSWER_S)
-        if found is None:
+        address = self._client.internal_kv_get(ray_constants.DASHBOARD_ADDRESS.encode(), namespace, ANSWER_S)
+        if address is None:
             return None
-        self._client.internal_kv_put(b"webui:url", found, True, namespace, ANSWER_S)
-        self._node._webui_url = found.decode()
-        return str(found.decode())
+        self._client.internal_kv_put(b"webui:url", address, True, namespace, ANSWER_S)
+        self._node._webui_url = address.decode()
+        return str(address.decode())
 
     @property
     def is_lost(self) -> bool:
@@ -221,12 +221,12 @@ def log_monitor() -> psutil.Process | None:
 
 def _children(runs: Callable[[Path], bool]) -> list[psutil.Process]:
     """Return the children of this process that run a wanted program."""
-    found = []
+    children = []
     for process in psutil.Process().children():
         with suppress(psutil.Error):
             if any(runs(Path(word)) for word in process.cmdline()[:4]):
-                found.append(process)
-    return found
+                children.append(process)
+    return children
 
 
 def _is_autoscaler(path: Path) -> bool:

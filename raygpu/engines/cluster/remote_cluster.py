@@ -114,12 +114,12 @@ def _asked_for(wanted: Wanted) -> Iterator[None]:
     """
     from ray.autoscaler.sdk import request_resources
 
-    began, told = time.monotonic(), -1
+    began, announced_count = time.monotonic(), -1
     try:
         while (there := _num_gpus()) < wanted.num_gpus:
-            if there != told:
+            if there != announced_count:
                 wanted.tell(f"waiting for GPUs: the cluster has {there} of {wanted.num_gpus}; its autoscaler is asked")
-                told = there
+                announced_count = there
             if time.monotonic() - began > wanted.wait_s:
                 raise BadInput(
                     f"cluster.min_gpus: read {wanted.num_gpus}; the cluster has {there} after {wanted.wait_s:g} s: it"
@@ -132,7 +132,7 @@ def _asked_for(wanted: Wanted) -> Iterator[None]:
                 raise RaygpuError("nobody waits for the cluster's GPUs any more")
         yield
     finally:
-        if told >= 0 and ray.is_initialized():
+        if announced_count >= 0 and ray.is_initialized():
             try:
                 request_resources(bundles=[])
             except Exception:  # a lost cluster, whose own fault is to be seen
@@ -200,13 +200,13 @@ def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | N
             continue
         probe = probes[node["NodeID"]] = _probe(node["NodeID"])
         with reached(node["NodeID"]):
-            found, told = ray.get(probe.gpus.remote())
+            local_gpus, described_node = ray.get(probe.gpus.remote())
         for place in range(count):
-            local_id, gpu = found[place] if place < len(found) else (str(place), None)
+            local_id, gpu = local_gpus[place] if place < len(local_gpus) else (str(place), None)
             devices.append(device(len(devices), node["NodeID"], local_id, gpu))
         accelerators.append(next((name for name in resources if name.startswith(ACCELERATOR)), None))
         # Without NVML's figures, Ray's own count and type hold.
-        named = told or Node(0, count, 0.0, device=(accelerators[-1] or "").removeprefix(ACCELERATOR))
+        named = described_node or Node(0, count, 0.0, device=(accelerators[-1] or "").removeprefix(ACCELERATOR))
         memory_gib = resources.get("memory", math.inf) / GIB
         nodes.append(replace(named, num_cpus=resources.get("CPU", 0), num_gpus=count, memory_gib=memory_gib))
     return devices, nodes, probes, accelerators
@@ -220,9 +220,9 @@ class _NodeProbe:
 
     def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
         """Return the node's GPUs by Ray's names for them, and the node for the planner; None if NVML shows no GPU."""
-        found = listed(nvml.gpus(), visible_of_raylet())
-        known = [gpu for _, gpu in found if gpu is not None]
-        return found, host.described(known) if known else None
+        local_gpus = listed(nvml.gpus(), visible_of_raylet())
+        known = [gpu for _, gpu in local_gpus if gpu is not None]
+        return local_gpus, host.described(known) if known else None
 
     def try_storage(self, storage: Storage, token: str) -> str | None:
         """Read the token from the storage and write a file there; return why that fails on this node, or None."""

@@ -64,12 +64,12 @@ def scores_on_test(
         **({} if work.needed.labels is None else {"label_selector": dict(work.needed.labels)}),
     )
     try:
-        found, fault, out_of_memory = ray.get(task.remote(work, tested, dict(models)))
+        scores, fault, out_of_memory = ray.get(task.remote(work, tested, dict(models)))
     except ray.exceptions.RayError as error:
         raise ScoringFailed(str(error).strip().rpartition("\n")[2], out_of_memory=False) from error
     if fault is not None:
         raise ScoringFailed(fault.strip().rpartition("\n")[2], out_of_memory=out_of_memory)
-    metrics: dict[str, dict[str, float]] = found
+    metrics: dict[str, dict[str, float]] = scores
     return metrics
 
 
@@ -78,7 +78,7 @@ def _scored(
 ) -> tuple[dict[str, dict[str, float]], str | None, bool]:
     """Score models in this worker; return metrics by trial id, and the traceback of a fault with its kind."""
     os.environ.update(thread_environment(work.threads))
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     try:
         os.chdir(work.source.folder)
         code = work.source.resolve()
@@ -87,7 +87,7 @@ def _scored(
         settings = Settings(1, work.threads, work.precision, Path(tempfile.gettempdir()))
         for name, (trial, uri) in models.items():
             with fetched(Storage(uri)) as checkpoint:
-                found[name] = model_scores(work.source, code, tested, trial, checkpoint, settings)
+                scores[name] = model_scores(work.source, code, tested, trial, checkpoint, settings)
     except Exception as error:  # noqa: BLE001 - the user's code: whatever it raises is the message
         return {}, traceback.format_exc(), is_out_of_memory(error)
-    return found, None, False
+    return scores, None, False

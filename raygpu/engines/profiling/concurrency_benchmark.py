@@ -146,8 +146,8 @@ class ConcurrencyBenchmark:
         """
         while self.measurable and self._references:
             points = self.points
-            found = contradictions([replace(point, doubt=None) for point in points], median(self._references))
-            suspects = {(points[place].way, points[place].n): why for place, why in found.items()
+            doubts = contradictions([replace(point, doubt=None) for point in points], median(self._references))
+            suspects = {(points[place].way, points[place].n): why for place, why in doubts.items()
                         if points[place].way in ways and not points[place].compiled}  # fmt: skip
             suspects = {key: why for key, why in suspects.items() if self._again.get(key, 0) < self.repetitions.again}
             if not suspects:
@@ -199,7 +199,7 @@ class ConcurrencyBenchmark:
             return None
         last = _last(points)
         host_gib, device_gib = self._free()
-        others = [_last(found) for other in WAYS if other != way and (found := self._of(other))]
+        others = [_last(points_of_way) for other in WAYS if other != way and (points_of_way := self._of(other))]
         if last.host_gib is not None:
             host_gib += sum(self._pools.given_back(p) * (p.host_gib or 0.0) for p in others)
             if (n - self._pools.held(last)) * last.host_gib > MARGIN * host_gib:
@@ -215,7 +215,7 @@ class ConcurrencyBenchmark:
         """Return whether the processes of all these ways are likely to fit in memory at the same time."""
         if not self.probe.local:
             return True
-        lasts = {way: _last(found) for way in numbers if (found := self._of(way))}
+        lasts = {way: _last(points_of_way) for way in numbers if (points_of_way := self._of(way))}
         host_gib, device_gib = self._free()
         more = {way: numbers[way] - self._pools.held(p) for way, p in lasts.items()}
         host_more = sum(more[way] * (p.host_gib or 0.0) for way, p in lasts.items())
@@ -240,17 +240,17 @@ class ConcurrencyBenchmark:
         copies = self.probe.copies(n)
         parts = [[trial] for trial in copies[n - len(new) :]] if way in ("process", "mps") else [copies]
         memory_gib = self.probe.device.memory_gib
-        made = self.probe.make(way, new, parts, threads, memory_gib and MARGIN * memory_gib / n) if new else []
+        costs = self.probe.make(way, new, parts, threads, memory_gib and MARGIN * memory_gib / n) if new else []
         # Processes of fewer at once go on: their start belongs to what n take.
         before_s = max((p.start_s or 0.0 for p in self._of(way)), default=0.0) if len(new) < len(actors) else 0.0
         measured = Measured(way, n, threads, actors, start_s=before_s + time.monotonic() - started)
-        if isinstance(made, Fault):
-            measured.fault = made
+        if isinstance(costs, Fault):
+            measured.fault = costs
             return measured
-        evaluations = [answer.evaluation_s for answer in made] or [p.evaluation_s for p in self.points if p.way == way]
+        evaluations = [answer.evaluation_s for answer in costs] or [p.evaluation_s for p in self.points if p.way == way]
         measured.evaluation_s = evaluations[-1]
         alone_s = self._alone.step_s if self._alone is not None else 0.0
-        measured.step_s = max([alone_s, *(answer.step_s for answer in made)])
+        measured.step_s = max([alone_s, *(answer.step_s for answer in costs)])
         return measured
 
     def _threads(self, way: Way, n: int) -> int:
@@ -264,9 +264,9 @@ class ConcurrencyBenchmark:
             return
         rates: dict[int, list[float]] = {1: [], self.probe.num_cpus: []}
         for _ in range(THREAD_ROUNDS):
-            for threads, found in rates.items():
+            for threads, round_rates in rates.items():
                 alone.threads = threads
-                found.append(self._window(alone))
+                round_rates.append(self._window(alone))
         alone.threads = max(rates, key=lambda threads: median(rates[threads]))
         alone.readings.clear()
 
@@ -292,8 +292,8 @@ class ConcurrencyBenchmark:
             for turn in reversed(going) if number % 2 else going:
                 turn.add(reference if turn is alone else self._window(turn), reference)
         if alone.fault is not None and alone not in turns:
-            what = "ran out of memory" if alone.fault.out_of_memory else f"failed: {last_line(alone.fault.text)}"
-            self.notes.append(f"ended at {turns[0].n} at once: the training alone, beside them, {what}")
+            failure = "ran out of memory" if alone.fault.out_of_memory else f"failed: {last_line(alone.fault.text)}"
+            self.notes.append(f"ended at {turns[0].n} at once: the training alone, beside them, {failure}")
         for turn in turns:
             if turn.fault is None and not turn.rates:
                 if alone.fault is not None:
@@ -309,8 +309,8 @@ class ConcurrencyBenchmark:
 
     def _weigh(self, measured: Measured) -> None:
         """Record the memory of each training: by NVML, which includes CUDA contexts, or else by the framework."""
-        found = answers([actor.taken.remote() for actor in measured.actors])
-        taken: list[Taken] = [] if isinstance(found, Fault) else found
+        replies = answers([actor.taken.remote() for actor in measured.actors])
+        taken: list[Taken] = [] if isinstance(replies, Fault) else replies
         uuid = self.probe.device.uuid
         by_pid = (nvml.process_memory(uuid) or {}) if uuid is not None and self.probe.local else {}
         measured.host_gib = _mean([part.host_gib for part in taken], measured.n)
@@ -355,8 +355,8 @@ def _last(points: Sequence[Point]) -> Point:
 
 def _of_all(by_pid: Mapping[int, float | None], pids: Sequence[int]) -> float | None:
     """Return the memory that these processes hold together; None where none of them is listed."""
-    found = [gib for pid in pids if (gib := by_pid.get(pid)) is not None]
-    return sum(found) if found else None
+    sizes_gib = [gib for pid in pids if (gib := by_pid.get(pid)) is not None]
+    return sum(sizes_gib) if sizes_gib else None
 
 
 def _with_context(gib: float | None) -> float | None:

@@ -96,10 +96,10 @@ class DeviceBenchmark:
                 curves[rank].tell(batch, median(rates), rates)
                 if ended == "asked" and curves[rank].ended == "gain":
                     curves[rank].ended = None
-            told = ", ".join(
+            speeds = ", ".join(
                 "out of memory" if rates is None else f"{median(rates):,.0f}" for rates in measured.values()
             )
-            say(f"batch {batch}: {told} samples/s")
+            say(f"batch {batch}: {speeds} samples/s")
         for curve in curves:
             curve.ended = curve.ended or ended
         if any(not curve.rates for curve in curves):
@@ -113,10 +113,10 @@ class DeviceBenchmark:
         """
         wanted = list(shares)
         while True:
-            found = self.rates(dict(enumerate(wanted)))
-            full = next((rank for rank, rates in found.items() if rates is None), None)
+            rates_by_rank = self.rates(dict(enumerate(wanted)))
+            full = next((rank for rank, rates in rates_by_rank.items() if rates is None), None)
             if full is None:
-                return wanted, [_curve(share, found[rank] or []) for rank, share in enumerate(wanted)]
+                return wanted, [_curve(share, rates_by_rank[rank] or []) for rank, share in enumerate(wanted)]
             try:
                 less = reduce_shares(wanted)
             except ValueError as error:
@@ -133,9 +133,9 @@ class DeviceBenchmark:
         for rank, batch in batches.items():
             hp = {**self._trial.hyperparameters, "batch_size": math.ceil(batch / self._parts)}
             trial = replace(self._trial, hyperparameters=hp)
-            made = self._probes[rank].make("process", [self._actors[rank]], [[trial]], self._threads)
-            if isinstance(made, Fault):
-                self._require_full(rank, made)
+            costs = self._probes[rank].make("process", [self._actors[rank]], [[trial]], self._threads)
+            if isinstance(costs, Fault):
+                self._require_full(rank, costs)
                 full.add(rank)
         measured: dict[int, Rounds] = {rank: [] for rank in batches}
         for number in range(self._rounds):
@@ -155,15 +155,15 @@ class DeviceBenchmark:
         calls = {rank: self._actors[rank].window.remote(start_at, self._window_s, LEAD_S) for rank in ranks}
         time.sleep(LEAD_S + self._window_s)
         self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}
-        found: dict[int, float | None] = {}
+        rates_by_rank: dict[int, float | None] = {}
         for rank, call in calls.items():
-            told: Any = answers([call])
-            if isinstance(told, Fault):
-                self._require_full(rank, told)
-                found[rank] = None
+            replies: Any = answers([call])
+            if isinstance(replies, Fault):
+                self._require_full(rank, replies)
+                rates_by_rank[rank] = None
             else:
-                found[rank] = told[0][0].rate
-        return found
+                rates_by_rank[rank] = replies[0][0].rate
+        return rates_by_rank
 
     def _require_full(self, rank: int, fault: Fault) -> None:
         """Raise RaygpuError unless the fault is an out-of-memory."""

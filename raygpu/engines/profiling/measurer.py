@@ -86,40 +86,40 @@ class Measurer:
 
         A probe is due if no profile covers the ways to choose between and the sweep is long enough to repay it.
         """
-        found = Estimates()
-        self._compare(found, hardware)
+        estimates = Estimates()
+        self._compare(estimates, hardware)
         gpu = self.config.gpu
         open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
-            found.kept = self._found(self._subject(self.largest, hardware))
+            estimates.kept = self._found(self._subject(self.largest, hardware))
             if gpu.mode == "fused" and self.config.time_budget_s is not None:
-                self._predict(found, hardware)
-            return found, False  # nothing is left to be chosen but, with a time budget, the members of an array
+                self._predict(estimates, hardware)
+            return estimates, False  # nothing is left to be chosen but, with a time budget, the members of an array
         in_part: dict[Signature, Profile] = {}
         for group in self.groups:
             profile = self._found(self._subject(group, hardware))
             if profile is not None and profile.best() is not None:
                 whole = self._tells(profile, group, hardware)
-                (found.own if whole else in_part)[group.signature] = profile
-        if self._taken(found, found.own):
-            return found, False
-        found.source = self._unmeasurable(hardware) or ""
-        if found.source:
-            return found, False
+                (estimates.own if whole else in_part)[group.signature] = profile
+        if self._taken(estimates, estimates.own):
+            return estimates, False
+        estimates.source = self._unmeasurable(hardware) or ""
+        if estimates.source:
+            return estimates, False
         look = self._look(hardware)
         share = BUDGET if look.rough is None else AFTER_A_LOOK
         if look.sweep_s is None or share * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
-            return found, True
+            return estimates, True
         short_s = min(look.sweep_s, self._time_budget_s)
-        found.source, found.is_timed_now = f"the sweep is short (about {short_s:.0f} s)", True
+        estimates.source, estimates.is_timed_now = f"the sweep is short (about {short_s:.0f} s)", True
         if look.rough is not None:
-            found.reference = look.rough
-            found.source = f"few steps here, as {found.source}"
+            estimates.reference = look.rough
+            estimates.source = f"few steps here, as {estimates.source}"
         elif look.in_arrays and look.sweep_s <= self._time_budget_s and not any(map(_has_arrays, in_part.values())):
-            self._prefer_arrays(found)
+            self._prefer_arrays(estimates)
         else:
-            self._taken(found, in_part)
-        return found, False
+            self._taken(estimates, in_part)
+        return estimates, False
 
     def _prefer_arrays(self, found: Estimates) -> None:
         """Have a short sweep train in arrays, which are not measured."""
@@ -307,24 +307,25 @@ class Measurer:
             self.config.data.synthetic,
         )
         seconds = time.monotonic() - started
-        found = Estimates(probe_s=seconds, source=f"probe of {seconds:.0f} s")
-        self._compare(found, hardware)
+        estimates = Estimates(probe_s=seconds, source=f"probe of {seconds:.0f} s")
+        self._compare(estimates, hardware)
         if profile.best() is None:
-            found.source = f"one training alone failed ({profile.points[0].fault})"
-            return found
+            estimates.source = f"one training alone failed ({profile.points[0].fault})"
+            return estimates
         kept = f"measured in {seconds:.0f} s; kept for later sweeps in {self.store.keep(profile)}"
-        found.notes = (kept, *(note for note in profile.notes if note.startswith("mps:")))
+        estimates.notes = (kept, *(note for note in profile.notes if note.startswith("mps:")))
         if any(point.doubt is not None for point in profile.points):
-            profile, found.source = roughly(profile), f"{found.source} on a busy machine, rough and not all kept"
+            profile = roughly(profile)
+            estimates.source += " on a busy machine, rough and not all kept"
         if self._tells(profile, self.largest, hardware):
-            found.own[self.largest.signature] = found.reference = profile
+            estimates.own[self.largest.signature] = estimates.reference = profile
         else:
-            found.source = f"the sweep is short: {found.source} ended with one training's speed"
+            estimates.source = f"the sweep is short: {estimates.source} ended with one training's speed"
             alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
             look = self._in_arrays(self._samples / alone, alone, hardware) if alone else None
             if look is not None and (look.sweep_s or 0.0) <= self._time_budget_s:
-                self._prefer_arrays(found)
-        return found
+                self._prefer_arrays(estimates)
+        return estimates
 
 
 def _has_arrays(profile: Profile) -> bool:

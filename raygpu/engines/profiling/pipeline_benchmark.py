@@ -65,11 +65,11 @@ class PipelineBenchmark:
         if isinstance(joined, Fault):
             return joined
         calls = [actor.turn.remote(splits, tuple(stages), micro_batches, schedule) for actor in self._actors]
-        found = self._wait(calls)
-        if isinstance(found, Fault):
-            return found
-        memory, busy = (tuple(getattr(each, name) for each in found) for name in ("memory_gib", "busy_s"))
-        return PlacementTurn(found[0].epoch_s, found[0].loss, memory, busy)
+        turns = self._wait(calls)
+        if isinstance(turns, Fault):
+            return turns
+        memory, busy = (tuple(getattr(each, name) for each in turns) for name in ("memory_gib", "busy_s"))
+        return PlacementTurn(turns[0].epoch_s, turns[0].loss, memory, busy)
 
     def _start(self, world: int) -> Fault | None:
         """Start a process for each stage, unless they are there; return why one could not join the others."""
@@ -98,10 +98,10 @@ class PipelineBenchmark:
         left = list(calls)
         while left:
             (done,), left = ray.wait(left, num_returns=1)
-            found = answers([done])
-            if isinstance(found, Fault):
+            answered = answers([done])
+            if isinstance(answered, Fault):
                 self.close()
-                return found
+                return answered
         return answers(calls)
 
     def close(self) -> None:

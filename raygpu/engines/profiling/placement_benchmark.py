@@ -104,22 +104,22 @@ class PlacementBenchmark:
     def units(self) -> list[Unit] | Fault:
         """Return the units into which a torch model can be cut, with their seconds and memory."""
         self._actor = self._actor or self._spawn()
-        found = answers([self._actor.units.remote(self._splits)])
-        return found if isinstance(found, Fault) else found[0]
+        answered = answers([self._actor.units.remote(self._splits)])
+        return answered if isinstance(answered, Fault) else answered[0]
 
     def measure(self, placements: Sequence[MeasuredPlacement]) -> list[MeasuredPlacement]:
         """Return the placements with their turns, in the order given; a placement that fails once is left out of the
         next rounds."""
-        found = {placement.name: placement for placement in placements}
+        by_name = {placement.name: placement for placement in placements}
         for number in range(self._settings.rounds):
-            going = [name for name, placement in found.items() if placement.fault is None]
+            going = [name for name, placement in by_name.items() if placement.fault is None]
             if not going:
                 break
             for name in reversed(going) if number % 2 else going:  # none has always the quieter moment
-                found[name] = self._with_turn(found[name], profiled=number == 0)
-            told = ", ".join(f"{each.name} {_told(each)}" for each in found.values())
-            self._say(f"round {number + 1} of {self._settings.rounds}: {told}")
-        return list(found.values())
+                by_name[name] = self._with_turn(by_name[name], profiled=number == 0)
+            summary = ", ".join(f"{each.name} {_told(each)}" for each in by_name.values())
+            self._say(f"round {number + 1} of {self._settings.rounds}: {summary}")
+        return list(by_name.values())
 
     def _with_turn(self, placement: MeasuredPlacement, *, profiled: bool) -> MeasuredPlacement:
         """Return the placement with one more turn, or with its fault and without turns."""

@@ -103,11 +103,11 @@ class ProbeProcesses:
 def answers(calls: Sequence[Any]) -> list[Any] | Fault:
     """Wait for the answers of all processes; return them, or the first fault among them."""
     try:
-        found = ray.get(list(calls))
+        all_answers = ray.get(list(calls))
     except ray.exceptions.OutOfMemoryError as error:
         return Fault(str(error), out_of_memory=True)
     except ray.exceptions.RayActorError as error:
         if "creation task" in str(error):  # the user's code could not be imported there
             return Fault(str(error), out_of_memory=is_out_of_memory(str(error)))
         return Fault("a process was lost: it was killed, or ended by itself", out_of_memory=False)
-    return next((answer for answer in found if isinstance(answer, Fault)), found)
+    return next((answer for answer in all_answers if isinstance(answer, Fault)), all_answers)

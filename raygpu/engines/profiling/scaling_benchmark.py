@@ -73,8 +73,8 @@ class ScalingBenchmark:
         if 1 not in rates:
             return Scaling((), "measured", tuple(notes))
         one = interval(rates[1])
-        found = [Speedup(n, Interval.exactly(1.0) if n == 1 else interval(rates[n]).over(one)) for n in rates]
-        return Scaling(tuple(found), "measured", tuple(notes))
+        speedups = [Speedup(n, Interval.exactly(1.0) if n == 1 else interval(rates[n]).over(one)) for n in rates]
+        return Scaling(tuple(speedups), "measured", tuple(notes))
 
     def bound(self, numbers: Sequence[int]) -> list[Speedup]:
         """Measure one device with 1/n of a batch, for each n: n such devices are no faster than n times that.

@@ -34,9 +34,9 @@ def train_by_turns(config: dict[str, Any]) -> None:
 
 def _next(mailbox: Any, number: int) -> tuple[int, ...] | None:
     """Wait for a turn, and return its shares; None after the last one."""
-    while not (found := ray.get(mailbox.turn.remote(number))):
+    while not (shares := ray.get(mailbox.turn.remote(number))):
         time.sleep(POLL_S)
-    return None if found == "stop" else found
+    return None if shares == "stop" else shares
 
 
 def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, request: LastAnswer) -> bool:

@@ -35,9 +35,9 @@ class Windows:
         """
         crowd = len(measured.actors) / (1 if self.probe.device.uuid else self.probe.num_cpus)
         seconds = max(self.window_s, STEPS * measured.step_s * max(1.0, crowd))
-        told = answers([actor.threads.remote(measured.threads) for actor in measured.actors])
-        if isinstance(told, Fault):
-            measured.fault = told
+        thread_answers = answers([actor.threads.remote(measured.threads) for actor in measured.actors])
+        if isinstance(thread_answers, Fault):
+            measured.fault = thread_answers
             return 0.0
         notice_s = CALL_S + CALL_EACH_S * len(measured.actors)
         for _ in range(TRIES):
@@ -64,14 +64,14 @@ class Windows:
         time.sleep(max(0.0, begin - time.time()))
         with Telemetry(uuid) as telemetry:
             time.sleep(max(0.0, begin + seconds - time.time()))
-        told = telemetry.reading()
+        gpu_window = telemetry.reading()
         values = {
-            "used_gib": told.memory_peak_gib,
-            "util_pct": told.util_pct,
-            "sm_util_pct": told.sm_util_pct,
-            "sm_occupancy_pct": told.sm_occupancy_pct,
-            "dram_bandwidth_pct": told.dram_bandwidth_pct,
-            "power_w": told.power_w,
-            "temperature_c": told.temperature_peak_c,
+            "used_gib": gpu_window.memory_peak_gib,
+            "util_pct": gpu_window.util_pct,
+            "sm_util_pct": gpu_window.sm_util_pct,
+            "sm_occupancy_pct": gpu_window.sm_occupancy_pct,
+            "dram_bandwidth_pct": gpu_window.dram_bandwidth_pct,
+            "power_w": gpu_window.power_w,
+            "temperature_c": gpu_window.temperature_peak_c,
         }
         return {name: value for name, value in values.items() if value is not None}

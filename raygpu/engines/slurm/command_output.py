@@ -52,8 +52,8 @@ class State:
 
 def job_number(printed: str) -> str | None:
     """Return the id in what sbatch prints; None without one."""
-    found = _SUBMITTED.search(printed)
-    return found[1] if found is not None else None
+    match = _SUBMITTED.search(printed)
+    return match[1] if match is not None else None
 
 
 def own_words(printed: str) -> str:
@@ -165,8 +165,8 @@ def host_names(printed: str) -> list[str]:
 
 def hopeless(states: Sequence[State]) -> list[str]:
     """Return a line for each reason for which a job waits in vain."""
-    found = dict.fromkeys(state.reason for state in states if state.word in PENDING and state.reason in HOPELESS)
-    return [f"Slurm: {reason}: {HOPELESS[reason]}, so the job waits for ever" for reason in found]
+    reasons = dict.fromkeys(state.reason for state in states if state.word in PENDING and state.reason in HOPELESS)
+    return [f"Slurm: {reason}: {HOPELESS[reason]}, so the job waits for ever" for reason in reasons]
 
 
 def _time(seconds: float | None) -> datetime | None:

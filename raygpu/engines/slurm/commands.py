@@ -71,9 +71,9 @@ def shown(number: str) -> dict[str, str]:
 
 def state(number: str) -> State | None:
     """Return the state of a job; None where neither Slurm nor its accounting knows it. Raises RaygpuError."""
-    found = command_output.state_of(shown(number))
-    if found is not None or shutil.which("sacct") is None:
-        return found
+    job_state = command_output.state_of(shown(number))
+    if job_state is not None or shutil.which("sacct") is None:
+        return job_state
     done = _called(["sacct", "--noheader", "--parsable2", "--jobs", number, "--format=State,ExitCode"])
     return command_output.of_accounting(done.stdout) if done.returncode == 0 else None
 

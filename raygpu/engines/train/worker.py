@@ -196,15 +196,15 @@ class _CheckpointManager:
             is_best = self._is_best(self.score, progress.result.epoch)
         epoch, score = self.training.epoch, self.score
         step = progress.step if progress.result is None else 0
-        told = {"epoch": epoch, "step": step, "score": score, "is_best": is_best, **({"ended": True} if ended else {})}
+        entry = {"epoch": epoch, "step": step, "score": score, "is_best": is_best, **({"ended": True} if ended else {})}
         best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
-        text = json.dumps({**told, **best, "metrics": dict(self.metrics)})
+        text = json.dumps({**entry, **best, "metrics": dict(self.metrics)})
 
         def report(waited_s: float) -> None:
             """Report to the driver that the checkpoint is written."""
             self._group.report(Saved(epoch, step, score, is_best, ended, waited_s))
 
-        self.writer.begin(told, {PROGRESS: text}, report)
+        self.writer.begin(entry, {PROGRESS: text}, report)
 
     def _is_best(self, score: float | None, epoch: int) -> bool:
         if score is None or score == self.task.scoring.worst:

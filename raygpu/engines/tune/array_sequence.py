@@ -121,9 +121,9 @@ class ArraySequence(ABC):
 
     def take_told(self) -> dict[str, Any]:
         """Return the lines, the warnings and the seconds by activity since the last call."""
-        told = {"lines": self.lines, "warnings": self.warnings, "seconds": self.seconds}
+        update = {"lines": self.lines, "warnings": self.warnings, "seconds": self.seconds}
         self.lines, self.warnings, self.seconds = [], [], {}
-        return told
+        return update
 
     def spend(self, **seconds: float) -> None:
         """Add seconds to activities."""

@@ -132,8 +132,8 @@ class ArrayCallback(tune.Callback):
             self._train_alone(config, result["not_as_alone"])
         if result["out_of_memory"] and not config.fused:
             live.enlarge(config)
-        for told in ("members", "lines", "warnings"):
-            result[told] = []  # Tune need not carry them in its snapshots
+        for key in ("members", "lines", "warnings"):
+            result[key] = []  # Tune need not carry them in its snapshots
 
     def _tell_place(self, holder: str, config: ArrayConfig, gpu_index: int | None, result: dict[str, Any]) -> None:
         if holder not in self._placed:
@@ -153,9 +153,9 @@ class ArrayCallback(tune.Callback):
         record = self.live.records.end(trial_id, status, error=error, reason=reason)
         self._leave([trial_id], ended=True)
         self.live.writer.end(record)
-        if record.trial.repeat is not None and (found := self.live.records.set_of(record.trial.set_id)).is_complete:
-            for each in found.trials:
-                self.live.writer.metrics(each.trial.trial_id, found.metrics())
+        if record.trial.repeat is not None and (trial_set := self.live.records.set_of(record.trial.set_id)).is_complete:
+            for each in trial_set.trials:
+                self.live.writer.metrics(each.trial.trial_id, trial_set.metrics())
         self._detail(lambda: trial_lines.ended(record, self.live.config.metric))
 
     def _leave(self, names: Sequence[str], *, ended: bool) -> None:

@@ -143,9 +143,9 @@ class Evolution:
     ) -> MemberChanges | None:
         """Exchange as `exchange` does, and wait for others until a moment of the monotonic clock; None if they are not
         there by then."""
-        while (found := self.exchange(array, score, absent)) is None and time.monotonic() < until_s:
+        while (member_changes := self.exchange(array, score, absent)) is None and time.monotonic() < until_s:
             time.sleep(WAIT_S)
-        return found
+        return member_changes
 
     def _give(self, array: ChangingArray, orders: Orders) -> None:
         """Keep members' parameters for other workers, and delete what nobody needs any more."""

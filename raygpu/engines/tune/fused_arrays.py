@@ -51,10 +51,10 @@ class FusedArrays(ArraySequence):
         if checkpoint is not None and checkpoint != self._last:
             self._keep(checkpoint, trials)  # at once: to load it may run out of memory, too
         super().begin(trials, checkpoint)
-        made = time.monotonic()
+        began = time.monotonic()
         self._kept = self._array_cache()
         self.lines += settle(self.array, self._memory_limit, self.settings.mean_epochs, self._kept)
-        self.spend(probe=time.monotonic() - made)
+        self.spend(probe=time.monotonic() - began)
 
     def _array_cache(self) -> ArrayCache:
         """Return what earlier sweeps have kept of arrays like the one under way."""

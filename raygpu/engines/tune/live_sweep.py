@@ -137,11 +137,11 @@ class LiveSweep:
     def enlarge(self, config: ArrayConfig) -> None:
         """Prepare another run, with a larger share, of a trial that ran out of memory; no effect if there is none."""
         trial = self.trials[config.trial_ids[0]]
-        found = self.shares.enlarge(trial, config.device, config.share)
+        device_share = self.shares.enlarge(trial, config.device, config.share)
         self.tag_too_small(trial.trial_id)
-        if found is None:
+        if device_share is None:
             return
-        device, larger = found
+        device, larger = device_share
         self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
         self.enlarged[trial.trial_id] = device, larger, self._copy_of_checkpoint(trial.trial_id)
         self.records.out_of_memory += 1

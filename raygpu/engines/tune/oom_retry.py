@@ -90,7 +90,7 @@ class RetryShares:
     def too_small(self, trial_id: str) -> list[tuple[str, Share]]:
         """Return the device types and shares in which a trial ran out of memory."""
         return [
-            (device, share) for (name, device), found in self._failures.items() if name == trial_id for share in found
+            (device, share) for (name, device), shares in self._failures.items() if name == trial_id for share in shares
         ]
 
     def state(self) -> Any:

@@ -61,11 +61,11 @@ class PopulationActor:
     def donor(self, epoch: int, name: str) -> Donor:
         """Return whether a trial's parameters at an epoch are saved, or still expected; not for ever, as its worker may
         be lost."""
-        found, now = self._population.donor(epoch, name), time.monotonic()
+        donor_state, now = self._population.donor(epoch, name), time.monotonic()
         asked = self._asked.setdefault((epoch, name), now)
-        if found == "coming" and now - asked > max(PATIENCE_S, INTERVALS * self._longest_s):
+        if donor_state == "coming" and now - asked > max(PATIENCE_S, INTERVALS * self._longest_s):
             return "lost"
-        return found
+        return donor_state
 
     def keep(self, epoch: int, name: str) -> None:
         """Let a trial go on unchanged after all."""
@@ -116,8 +116,8 @@ class PopulationClient:
 
     def donor(self, epoch: int, name: str) -> Donor:
         """Return whether a trial's parameters at an epoch are kept, or will be."""
-        found: Donor = self._ask("donor", epoch, name)
-        return found
+        donor_state: Donor = self._ask("donor", epoch, name)
+        return donor_state
 
     def keep(self, epoch: int, name: str) -> None:
         """Let a trial go on unchanged after all."""

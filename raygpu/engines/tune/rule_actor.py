@@ -22,12 +22,12 @@ def stopped_by(rule: Any, epoch: int, scores: Sequence[tuple[str, float]], reaso
     reason: that of the sweep's own rule. Raises RuleLost if the actor is gone, and the errors of its code.
     """
     try:
-        found: dict[str, str | None] = ray.get(rule.decide.remote(epoch, list(scores)))
+        own_reasons: dict[str, str | None] = ray.get(rule.decide.remote(epoch, list(scores)))
     except RayTaskError:
         raise
     except RayError as error:
         raise RuleLost("the actor of the stopping rule was lost") from error
-    return {name: own or reason for name, own in found.items()}
+    return {name: own or reason for name, own in own_reasons.items()}
 
 
 class RuleActor:

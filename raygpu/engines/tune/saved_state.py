@@ -95,10 +95,10 @@ def require_own(folder: RunDirectory) -> None:
     if path is None:
         return
     for each in (folder.path, path, *path.glob("*.pkl"), *path.glob("*.json")):
-        told = each.stat()
-        if told.st_uid not in (os.geteuid(), 0):
+        status = each.stat()
+        if status.st_uid not in (os.geteuid(), 0):
             raise BadInput(f"resume: {each} is another user's, who could have code run here; {_copy(folder.path)}")
-        if told.st_mode & stat.S_IWOTH:
+        if status.st_mode & stat.S_IWOTH:
             raise BadInput(f"resume: everyone can write to {each}, and so have code run here; {_copy(folder.path)}")
 
 

@@ -84,10 +84,10 @@ class ArraySearcher(Searcher):
         if not self.waiting:
             return Searcher.FINISHED if self.sampler.finished and not self.given else None
         request = self.waiting[0]
-        found = self._place(request)
-        if found is None:
+        device_share = self._place(request)
+        if device_share is None:
             return None
-        device, share = found
+        device, share = device_share
         self.given[trial_id] = self.waiting.pop(0)
         self.device_slots.take(trial_id, device, share.part)
         self._num_given += 1
@@ -227,9 +227,9 @@ class ArraySearcher(Searcher):
 
         Trials are ordered alone if more arrays failed with this error than one bad trial can cause.
         """
-        found = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
-        found[0] += 1
-        if found[0] > 1 + math.ceil(math.log2(found[1])):
+        counts = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
+        counts[0] += 1
+        if counts[0] > 1 + math.ceil(math.log2(counts[1])):
             return [ArrayRequest((name,), fused=False) for name in left]
         return halves(left)
 

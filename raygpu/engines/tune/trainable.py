@@ -149,10 +149,10 @@ class ArrayTrainable(tune.Trainable):
 
     def _told(self) -> dict[str, Any]:
         """Return this worker's lines, warnings and seconds by activity since the last result."""
-        told = self.arrays.take_told() if self.arrays is not None else {"lines": [], "warnings": [], "seconds": {}}
+        update = self.arrays.take_told() if self.arrays is not None else {"lines": [], "warnings": [], "seconds": {}}
         if self._saving_s:
-            told["seconds"]["checkpoints"], self._saving_s = self._saving_s, 0.0
-        return told
+            update["seconds"]["checkpoints"], self._saving_s = self._saving_s, 0.0
+        return update
 
     def _note_activity(self, reports: Iterable[MemberReport] = (), *, done: bool = False) -> None:
         """Note for `raygpu gpus` what this worker trains. reports: of the epochs since the last note."""
@@ -191,16 +191,16 @@ class ArrayTrainable(tune.Trainable):
         if evolution is None or not evolution.is_due(array):
             return True
         began, absent = time.monotonic(), [trial.trial_id for trial in arrays.waiting]
-        found = evolution.patiently(array, self.kept.reached, absent, until_s=started + REPORT_S)
+        member_changes = evolution.patiently(array, self.kept.reached, absent, until_s=started + REPORT_S)
         arrays.spend(population=time.monotonic() - began)
-        if found is None:
+        if member_changes is None:
             return False
-        for name, change in found.changes.items():
+        for name, change in member_changes.changes.items():
             reports.setdefault(name, MemberReport(name)).changes.append(change)
-        arrays.warnings += found.lines
-        if found.from_others:
+        arrays.warnings += member_changes.lines
+        if member_changes.from_others:
             self._saved_at = -math.inf  # a checkpoint is due
-        self._end(dict.fromkeys(found.ended), reports)
+        self._end(dict.fromkeys(member_changes.ended), reports)
         return True
 
     def _begin(self, checkpoint: Path | None = None, *, anew: bool = False) -> ArraySequence:

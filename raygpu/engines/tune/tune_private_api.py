@@ -102,8 +102,8 @@ def snapshots_for_ends(every_s: float, part: float) -> Iterator[None]:
     def on_trial_checkpoint(self: Any, trial: Any) -> None:
         """Ask for a snapshot, at once or soon."""
         nonlocal wanted
-        told = trial.last_result
-        is_restored = told["iterations_since_restore"] != told["training_iteration"]
+        last_result = trial.last_result
+        is_restored = last_result["iterations_since_restore"] != last_result["training_iteration"]
         if trial.trial_id in with_checkpoint or is_restored:
             note(self, trial)
         else:

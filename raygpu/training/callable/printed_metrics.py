@@ -57,10 +57,10 @@ class Expression:
 
     def find(self, line: str) -> str | None:
         """Return the text of the number in a line; None without one."""
-        found = self.pattern.search(line)
-        if found is None and self.others is not None:
-            found = self.others.search(line)
-        return None if found is None or found[1] is None else self._whole(found)
+        match = self.pattern.search(line)
+        if match is None and self.others is not None:
+            match = self.others.search(line)
+        return None if match is None or match[1] is None else self._whole(match)
 
     def _whole(self, found: re.Match[str]) -> str:
         """Return the text of a match's group, or the number of the line of which it is the digits alone."""

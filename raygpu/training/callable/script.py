@@ -152,13 +152,13 @@ class ScriptTraining(Training):
 
     def _read(self, timeout_s: float) -> bool:
         """Take in the script's output; return whether there was any."""
-        found = False
+        has_output = False
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, 65536)
             if not data:
                 self._selector.unregister(key.fd)
                 continue
-            found, before = True, len(self._reports)
+            has_output, before = True, len(self._reports)
             if key.fd != self._reported:
                 self._output.write(data)
             *lines, rest = LINE_END.split(data)
@@ -167,7 +167,7 @@ class ScriptTraining(Training):
                 self._lines[key.fd] = b""
             self._keep_rest(key.fd, self._lines[key.fd] + rest)
             self._is_behind |= len(self._reports) > before + 1
-        return found
+        return has_output
 
     def _keep_rest(self, descriptor: int, rest: bytes) -> None:
         """Keep the beginning of a line until its end comes. Raises ValueError for a report that is too long."""

@@ -80,10 +80,10 @@ def _descendants() -> list[int]:
         children.setdefault(int(parent), []).append(int(name))
         if state in "ZX":
             ended.add(int(name))
-    found = [os.getpid()]
-    for pid in found:
-        found += children.get(pid, [])
-    return [pid for pid in found[1:] if pid not in ended]
+    pids = [os.getpid()]
+    for pid in pids:
+        pids += children.get(pid, [])
+    return [pid for pid in pids[1:] if pid not in ended]
 
 
 def _signal(pid: int, number: int) -> None:

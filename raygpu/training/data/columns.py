@@ -94,8 +94,8 @@ class Column:
         if isinstance(rows, tuple):
             raise TypeError(f"read [{', '.join(map(str, rows))}]; samples of a data set are chosen by one index")
         chosen = self.absolute(rows if isinstance(rows, slice) else np.atleast_1d(rows))
-        found = self.samples.batch_again(chosen)[self.part][self.name].astype(self.dtype)
-        return found[0] if np.ndim(rows) == 0 and not isinstance(rows, slice) else found
+        array = self.samples.batch_again(chosen)[self.part][self.name].astype(self.dtype)
+        return array[0] if np.ndim(rows) == 0 and not isinstance(rows, slice) else array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Read all samples."""
@@ -109,17 +109,17 @@ class Column:
 
     def astype(self, dtype: Any, *, copy: bool = False) -> Column:
         """Return the same samples, converted when they are read."""
-        found = shallow_copy(self)
-        found.dtype, found.is_converted = np.dtype(dtype), True
-        return found
+        column = shallow_copy(self)
+        column.dtype, column.is_converted = np.dtype(dtype), True
+        return column
 
 
 def reading_notes(splits: Splits) -> list[str]:
     """Return lines for a person on how samples are read; none for arrays. Raises BadInput as `require_readable`."""
     require_readable(splits)
     parts = (splits.train_inputs, splits.validation_inputs, splits.test_inputs)
-    found = [column.samples.notes for part in parts if part is not None for column in columns_of(part)[:1]]
-    return list(dict.fromkeys(note for notes in found for note in notes))
+    notes_by_part = [column.samples.notes for part in parts if part is not None for column in columns_of(part)[:1]]
+    return list(dict.fromkeys(note for notes in notes_by_part for note in notes))
 
 
 def require_readable(splits: Splits) -> None:
@@ -154,5 +154,5 @@ def order_of_reading(column: Column, epoch: int, per_epoch: int) -> np.ndarray:
 
 def columns_of(arrays: Arrays) -> list[Column]:
     """Return the columns among the arrays: those that are read lazily."""
-    found: list[Any] = list(named(arrays).values())
-    return [array for array in found if isinstance(array, Column)]
+    fields: list[Any] = list(named(arrays).values())
+    return [array for array in fields if isinstance(array, Column)]

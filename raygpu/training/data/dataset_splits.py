@@ -162,8 +162,8 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float]) -> dict[str
         ((part, share),) = shares.items()
         train, held = split_rows(labels, samples.count, share, None, SPLIT_SEED)
         return {"train": train, part: held}
-    found = split_rows(labels, samples.count, shares["validation"], shares["test"], SPLIT_SEED)
-    return dict(zip(("train", "validation", "test"), found, strict=True))
+    indices = split_rows(labels, samples.count, shares["validation"], shares["test"], SPLIT_SEED)
+    return dict(zip(("train", "validation", "test"), indices, strict=True))
 
 
 def _repeats(dataset: Any) -> bool:

@@ -115,12 +115,12 @@ class SampleCache:
 
     def _field(self, i: int, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         form, file = self._forms[i], self._files[i]
-        found = np.empty((len(rows), *form.shape), form.dtype)
-        flat = found.reshape(len(rows), -1).view(np.uint8) if form.num_bytes else found
+        array = np.empty((len(rows), *form.shape), form.dtype)
+        flat = array.reshape(len(rows), -1).view(np.uint8) if form.num_bytes else array
         for place, row in enumerate(rows):
             if form.num_bytes and os.preadv(file, [flat[place].data], int(row) * form.num_bytes) != form.num_bytes:
                 raise OSError(f"{self._folder}: sample {row} cannot be read")
-        return found
+        return array
 
     def close(self, patience_s: float = 0.0) -> None:
         """Close the files; delete them if no other process uses them. A forked process leaves its parent's alone.

@@ -219,14 +219,14 @@ class Samples:
         """Return the fields of each sample, from the cache as far as it has them; transformed."""
         cache = self._opened()
         if cache is None:
-            found = [self._parts(int(row), item) for row, item in zip(rows, self._items(rows, epoch), strict=True)]
+            samples = [self._parts(int(row), item) for row, item in zip(rows, self._items(rows, epoch), strict=True)]
         else:
-            found = [self._kept(cache, int(row), epoch) for row in rows]
+            samples = [self._kept(cache, int(row), epoch) for row in rows]
         if self.reading.transform is None:
-            return found
+            return samples
         return [
             (self._transformed(int(row), epoch, inputs), targets)
-            for row, (inputs, targets) in zip(rows, found, strict=True)
+            for row, (inputs, targets) in zip(rows, samples, strict=True)
         ]
 
     def _kept(self, cache: SampleCache, row: int, epoch: int) -> Batch:
@@ -246,13 +246,13 @@ class Samples:
 
         assert self.reading.transform is not None
         seed_generators(epoch, row, stage=1)  # whether or not the sample came from the cache
-        made = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
         where = f"transform() of {self._where(row)}"
         try:
-            found = self.reading.transform(unnamed(made))
+            transformed_inputs = self.reading.transform(unnamed(tensors))
         except Exception as error:  # the user's code: whatever it raises is the message
             raise SampleError(f"{where} failed: {one_line(error)}") from error
-        return fields_of(found, where)
+        return fields_of(transformed_inputs, where)
 
     def _parted(self, fields: Sequence[np.ndarray]) -> Batch:
         """Return fields of the cache as inputs and targets."""
@@ -281,19 +281,19 @@ class Samples:
         assert self.reading.collate_fn is not None
         seed_generators(epoch, row, stage=1)
         try:
-            made = self.reading.collate_fn(items)
+            batch = self.reading.collate_fn(items)
         except Exception as error:  # the user's code: whatever it raises is the message
             raise SampleError(f"{where} failed: {one_line(error)}") from error
         inputs, targets = (
             {name: np.array(array) for name, array in part.items()}
-            for part in parts_of(made, self.reading.targets, where)
+            for part in parts_of(batch, self.reading.targets, where)
         )
         lengths = {len(array) if array.ndim else 0 for part in (inputs, targets) for array in part.values()}
         if lengths != {len(items)}:
             raise SampleError(f"{where} has returned arrays of {sorted(lengths)}: the first axis counts the samples")
-        found = forms_of((inputs, targets))
-        if self.forms is not None and _types(found) != _types(self.forms):
-            raise SampleError(f"{where} has returned {_described(found)}, and at first {_described(self.forms)}")
+        forms = forms_of((inputs, targets))
+        if self.forms is not None and _types(forms) != _types(self.forms):
+            raise SampleError(f"{where} has returned {_described(forms)}, and at first {_described(self.forms)}")
         return inputs, targets
 
     def _where(self, row: int) -> str:

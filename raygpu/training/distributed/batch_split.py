@@ -149,7 +149,7 @@ def _checked(
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
         else:
             most = max(parallel.global_batch, LOOKED_AT)
-            lines += dict.fromkeys(loss_line(found, source) for found in differences(look, inputs, targets, most))
+            lines += dict.fromkeys(loss_line(each, source) for each in differences(look, inputs, targets, most))
     lines += inexact_metrics(source, code, config.hyperparameters, whole)
     return BatchPlan(parallel, tuple(lines), lr_line)
 

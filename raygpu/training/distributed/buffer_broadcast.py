@@ -61,10 +61,10 @@ class BufferBroadcast:
 
     def begin_epoch(self) -> None:
         """Copy the buffers that the evaluation of rank 0 has changed to all ranks."""
-        told = self._ranks.gather([self.evaluated])
-        if any(told):
+        names_by_rank = self._ranks.gather([self.evaluated])
+        if any(names_by_rank):
             self.add(())
-        if names := self._of_one_size(told[0]):
+        if names := self._of_one_size(names_by_rank[0]):
             present = buffers(self._model)
             broadcast([present[name] for name in names])
 
@@ -112,8 +112,8 @@ class BufferBroadcast:
         """Return the names of the buffers that are as large on all ranks. All ranks call it with the same names."""
         if not names:
             return []
-        told = self._ranks.gather([{name: self._size(name) for name in names}])
-        return [name for name in names if told[0][name] and all(each[name] == told[0][name] for each in told)]
+        sizes = self._ranks.gather([{name: self._size(name) for name in names}])
+        return [name for name in names if sizes[0][name] and all(each[name] == sizes[0][name] for each in sizes)]
 
     def _size(self, name: str) -> Size:
         buffer, _ = self._version(name)

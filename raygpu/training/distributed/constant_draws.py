@@ -24,11 +24,11 @@ class ConstantDraws(TorchDispatchMode):
     """Whether something else was drawn, such as an order."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
             if func._schema.name in NOISE:
-                return found.fill_(CONSTANT)
+                return result.fill_(CONSTANT)
             if func._schema.name in CHANCES:
-                return found.fill_(1)
+                return result.fill_(1)
             self.others = True
-        return found
+        return result

@@ -147,23 +147,23 @@ class Coordinator:
         own: reports of this process' ranks. norms: of each step measured for the noise scale. wall_s: seconds since the
         last exchange. checksum: of this process' copy of the model at the end of an epoch.
         """
-        told: list[tuple[RankReport, float, int | None]]
-        told = self.ranks.gather([(report, wall_s, checksum) for report in own])
-        reports = [report for report, _, _ in told]
+        contributions: list[tuple[RankReport, float, int | None]]
+        contributions = self.ranks.gather([(report, wall_s, checksum) for report in own])
+        reports = [report for report, _, _ in contributions]
         for index, norm in enumerate(norms):
             self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
         rates = tuple(r.rate for r in reports)
         if self.parallel.auto_shares and all(rates):
             self.balancer.most = [r.most for r in reports]
             self.balancer.tell(self.shares, [rate or 0.0 for rate in rates])
-        self._plan_next(told[0][1])
+        self._plan_next(contributions[0][1])
         return ExchangeResult(
             tuple(r.samples for r in reports),
             rates,
             self.noise.scale(),
             sum(r.loss_sum for r in reports) / (sum(r.loss_weight for r in reports) or 1.0),
             reports[0].request,
-            len({checksum for _, _, checksum in told}) == 1,
+            len({checksum for _, _, checksum in contributions}) == 1,
         )
 
     def _plan_next(self, wall_s: float) -> None:

@@ -64,13 +64,13 @@ class _Bucket:
 
         square: the sum of the squares of this rank's part of the sum is added to this tensor.
         """
-        found = [parameter.grad for parameter in self.parameters]
-        self.unused = [place for place, gradient in enumerate(found) if gradient is None]
+        own_gradients = [parameter.grad for parameter in self.parameters]
+        self.unused = [place for place, gradient in enumerate(own_gradients) if gradient is None]
         self.marks.fill_(1)
         for place in self.unused:
             self.views[place].zero_()
             self.marks[place].zero_()
-        pairs = [(view, dense(gradient)) for view, gradient in zip(self.views, found, strict=True)
+        pairs = [(view, dense(gradient)) for view, gradient in zip(self.views, own_gradients, strict=True)
                  if gradient is not None]  # fmt: skip
         if pairs:
             views, gradients = zip(*pairs, strict=True)
@@ -182,9 +182,9 @@ class GradientSum:
         last = {place: number for number, place in enumerate(self._arrivals)}
         order = sorted(self._order, key=lambda place: last.get(place, len(self._arrivals)))
         again = any(bucket.missing < 0 for bucket in self._buckets)
-        told = self._ranks.gather([(order, again)])
-        self._order = told[0][0]
-        self._overlaps = not any(again for _, again in told)
+        contributions = self._ranks.gather([(order, again)])
+        self._order = contributions[0][0]
+        self._overlaps = not any(again for _, again in contributions)
         self._arrivals.clear()
 
 

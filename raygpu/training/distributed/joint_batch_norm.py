@@ -25,8 +25,8 @@ def join_batch_norm(model: nn.Module, device: torch.device) -> tuple[nn.Module, 
         f"{name}, {type(module).__name__}" for name, module in model.named_modules()
         if isinstance(module, _BatchNorm) and module.training and not isinstance(module, nn.SyncBatchNorm)
     ]  # fmt: skip
-    told = f"BatchNorm: torch synchronises none of a class of its own ({'; '.join(apart)})"
-    return model, [f"{told}; there each rank normalises its share by itself"] if apart else []
+    cause = f"BatchNorm: torch synchronises none of a class of its own ({'; '.join(apart)})"
+    return model, [f"{cause}; there each rank normalises its share by itself"] if apart else []
 
 
 def _synchronized(model: nn.Module) -> nn.Module:

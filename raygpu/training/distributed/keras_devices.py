@@ -44,16 +44,16 @@ class KerasRanks:
         own = np.frombuffer(pickle.dumps(list(values)), np.uint8)
         most = max(self._gathered(np.array([len(own)], np.int32)))
         room = 1 << int(most).bit_length()  # few lengths: each new one is traced
-        found = self._gathered(np.pad(own, (0, room - len(own))))
-        processes = np.split(found.astype(np.uint8), self._processes)
+        pickles = self._gathered(np.pad(own, (0, room - len(own))))
+        processes = np.split(pickles.astype(np.uint8), self._processes)
         return [value for each in processes for value in pickle.loads(each.tobytes())]
 
     def _gathered(self, values: np.ndarray) -> np.ndarray:
         """Return the values of all processes, one after the other."""
         own = tf.constant(values, tf.int32)
         given = self.strategy.experimental_distribute_values_from_function(lambda _: own)
-        found = np.asarray(self._gather(given))
-        return found.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
+        device_values = np.asarray(self._gather(given))
+        return device_values.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
 
 
 def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strategy:

@@ -71,17 +71,17 @@ class KerasLossEvaluator:
     def values(self, rows: np.ndarray) -> dict[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with no_gpu():
-            found = self._values(self._experiment, self._outputs(rows), take(self._targets, rows))
+            loss_and_metrics = self._values(self._experiment, self._outputs(rows), take(self._targets, rows))
             if self._model.losses and not self._with_metrics:
-                found[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
-        return found
+                loss_and_metrics[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
+        return loss_and_metrics
 
     def _values(self, experiment: Any, outputs: Any, targets: Arrays) -> dict[str, Value]:
         given = tensors(targets)
-        found = {"loss": experiment.loss(outputs, given)}
+        loss_and_metrics = {"loss": experiment.loss(outputs, given)}
         if self._with_metrics:
-            found |= experiment.metrics(outputs, given)
-        return {name: Value.of(value) for name, value in found.items()}
+            loss_and_metrics |= experiment.metrics(outputs, given)
+        return {name: Value.of(value) for name, value in loss_and_metrics.items()}
 
     def values_without_noise(self, rows: np.ndarray) -> None:
         """Return None: Keras' random numbers cannot be replaced."""
@@ -101,8 +101,8 @@ class KerasLossEvaluator:
         keras.utils.set_random_seed(seed)
         with no_gpu():
             part = tf.nest.map_structure(lambda leaf: leaf[places], outputs)
-            found = self._values(copy.deepcopy(experiment), part, take(targets, places))
-        return {ADD_LOSS: Value.of(math.nan), **found}  # which outputs do not tell
+            loss_and_metrics = self._values(copy.deepcopy(experiment), part, take(targets, places))
+        return {ADD_LOSS: Value.of(math.nan), **loss_and_metrics}  # which outputs do not tell
 
     def augments_together(self) -> bool:
         """Return whether `augment` makes a sample of others of its batch too, as one that mixes samples."""
@@ -166,8 +166,8 @@ class KerasLossEvaluator:
                 if depends_on_others(trained.outputs, total):
                     return False
                 rows = np.arange(min(MIXED, total))
-                found = (trained.gradient_adds_up(rows, training=training) for training in (True, False))
-                return next((each for each in found if each is not None), True)
+                verdicts = (trained.gradient_adds_up(rows, training=training) for training in (True, False))
+                return next((each for each in verdicts if each is not None), True)
         except Exception:  # noqa: BLE001 - it shows in the training
             return True
 
@@ -206,9 +206,9 @@ class _SteadyModel:
         whole = self._gradient(rows, training=training)
         if not self._near(whole, self._gradient(rows, training=training, seed=1)):
             return None
-        found = [self._part(part, len(rows), training=training) for part in np.split(rows, [len(rows) // 4])]
-        layout = found[0][0]
-        together = layout.whole([sum(each) for each in zip(*(part for _, part in found), strict=True)])
+        gradients = [self._part(part, len(rows), training=training) for part in np.split(rows, [len(rows) // 4])]
+        layout = gradients[0][0]
+        together = layout.whole([sum(each) for each in zip(*(part for _, part in gradients), strict=True)])
         by_variable = {id(variable): each for variable, each in zip(layout.variables, together, strict=True)}
         return self._near(whole, [by_variable.get(id(each), 0.0) for each in self._model.trainable_variables])
 
@@ -221,8 +221,8 @@ class _SteadyModel:
         """Return the gradient for each variable; 0 of those without one."""
         with tf.GradientTape() as tape:
             objective = self._loss(rows, training=training, seed=seed).objective()
-        found = tape.gradient(objective, self._model.trainable_variables)
-        return [0.0 if each is None else tf.convert_to_tensor(each) for each in found]
+        gradients = tape.gradient(objective, self._model.trainable_variables)
+        return [0.0 if each is None else tf.convert_to_tensor(each) for each in gradients]
 
     def _part(self, rows: np.ndarray, whole: int, *, training: bool) -> tuple[PartGradient, list[Any]]:
         """Return the gradient of a part of `whole` samples, and its layout."""

@@ -225,8 +225,8 @@ class KerasParallel(ParallelTraining):
             self._wait()
         gradients, parts = None, len(own[0].sizes)
         for number, spans in enumerate(_spans_of(own)):
-            found = self._compute_step(tf.constant(end - start, tf.float64), *self._data.given(spans))
-            loss_parts, seconds, squares, part = found
+            step_outputs = self._compute_step(tf.constant(end - start, tf.float64), *self._data.given(spans))
+            loss_parts, seconds, squares, part = step_outputs
             gradients = part if gradients is None else self._add_parts(gradients, part)
             since.losses.append(loss_parts)
             if timed:
@@ -278,13 +278,13 @@ class KerasParallel(ParallelTraining):
         Rank 0 writes, and all ranks call it.
         """
         random = [[state.numpy().tolist() for state in states] for states in self._random]
-        told = self.ranks.gather(list(zip(random, self._loss_parts.tolist(), strict=True)))
+        rank_states = self.ranks.gather(list(zip(random, self._loss_parts.tolist(), strict=True)))
         if self.ranks.rank:
             return lambda: None
         self.solo.epoch = self.epoch
         self.solo.save(folder)
-        loss_sum, loss_weight = np.sum([parts for _, parts in told], axis=0).tolist()
-        state = self._state() | {"random": [states for states, _ in told]}
+        loss_sum, loss_weight = np.sum([parts for _, parts in rank_states], axis=0).tolist()
+        state = self._state() | {"random": [states for states, _ in rank_states]}
         state |= {"loss_sum": loss_sum, "loss_weight": loss_weight}
         (folder / PROGRESS).write_text(json.dumps(state))
         return lambda: None

@@ -122,12 +122,12 @@ def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int 
     whole, again = look.values(rows), look.values(rows)
     steady = {name: value for name, value in whole.items() if _same(value, again[name], look)}
     looked = [_first_difference(look, rows, name, value) for name, value in steady.items()]
-    found = [difference for difference in looked if difference is not None]
-    if found:  # by itself, or because the experiment counts its calls
+    inexact = [difference for difference in looked if difference is not None]
+    if inexact:  # by itself, or because the experiment counts its calls
         again = look.values(rows)
-        found = [difference for difference in found if _same(whole[difference.name], again[difference.name], look)]
+        inexact = [difference for difference in inexact if _same(whole[difference.name], again[difference.name], look)]
     unsteady = [name for name, value in whole.items() if not _same(value, again[name], look)]
-    return found + _unsteady(look, rows, unsteady)
+    return inexact + _unsteady(look, rows, unsteady)
 
 
 def depends_on_others(made: Callable[[np.ndarray], Sequence[np.ndarray]], total: int, groups: int = 2) -> bool:
@@ -225,9 +225,9 @@ def _first_difference(look: LossEvaluator, rows: np.ndarray, name: str, whole: V
         return Difference(name, "unsteady")
     for sizes in cuts(len(rows)):
         values = [look.values(part)[name] for part in np.split(rows, np.cumsum(sizes)[:-1])]
-        found = _compared(look, name, whole, values, sizes)
-        if found is not None:
-            return _blamed(look, rows, found)
+        difference = _compared(look, name, whole, values, sizes)
+        if difference is not None:
+            return _blamed(look, rows, difference)
     return None
 
 
@@ -253,7 +253,7 @@ def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> li
     """Compare values that change from call to call, by one forward pass' outputs and the same state for each part."""
     if not names:
         return []
-    found: list[Difference] = []
+    inexact: list[Difference] = []
     try:
         look.hold(rows)
         whole, again = look.held(slice(0, len(rows))), look.held(slice(0, len(rows)), seed=1)
@@ -261,12 +261,12 @@ def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> li
         return [_without_noise(look, rows, name) for name in names]
     for name in names:
         if not _same(whole[name], again[name], look) or not math.isfinite(whole[name].result):
-            found.append(Difference(name, "unsteady"))
+            inexact.append(Difference(name, "unsteady"))
             continue
         compared = (_compared(look, name, whole[name], _held_parts(look, name, sizes), sizes)
                     for sizes in cuts(len(rows)))  # fmt: skip
-        found += [each for each in compared if each is not None][:1]
-    return found
+        inexact += [each for each in compared if each is not None][:1]
+    return inexact
 
 
 def _without_noise(look: LossEvaluator, rows: np.ndarray, name: str) -> Difference:
@@ -275,18 +275,18 @@ def _without_noise(look: LossEvaluator, rows: np.ndarray, name: str) -> Differen
 
     def values(chosen: np.ndarray) -> Value:
         """Return the value of these samples. Raises ValueError if there is none without random numbers."""
-        found = look.values_without_noise(chosen)
-        if found is None or not math.isfinite(found[name].result):
+        loss_and_metrics = look.values_without_noise(chosen)
+        if loss_and_metrics is None or not math.isfinite(loss_and_metrics[name].result):
             raise ValueError("other random numbers, or no finite value")
-        return found[name]
+        return loss_and_metrics[name]
 
     with contextlib.suppress(Exception):  # nothing can be compared
         whole = values(rows)
         for sizes in cuts(len(rows)):
             parts_of_it = [values(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]
-            found = _compared(look, name, whole, parts_of_it, sizes)
-            if found is not None and _same(whole, values(rows), look):
-                return found
+            difference = _compared(look, name, whole, parts_of_it, sizes)
+            if difference is not None and _same(whole, values(rows), look):
+                return difference
     return Difference(name, "unsteady")
 
 

@@ -56,8 +56,8 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
         if has_batch_norm(look.model):
             lines.append("BatchNorm: each part of a batch is normalised by itself")
         require_dense(look, "micro_batch_size", "leave it out")
-        found = differences(look, inputs, targets, max(settings.batch_size, LOOKED_AT))
-        return lines + [loss_line(each, source, WHOLE) for each in found]
+        inexact = differences(look, inputs, targets, max(settings.batch_size, LOOKED_AT))
+        return lines + [loss_line(each, source, WHOLE) for each in inexact]
 
 
 def require_dense(look: Any, name: str, remedy: str) -> None:
@@ -99,11 +99,11 @@ def inexact_metrics(source: Source, code: Experiment, hp: Mapping[str, Any], spl
     inputs, targets = take(splits.validation_inputs, rows), take(splits.validation_targets, rows)
     look = look_at(code, hp, inputs, targets, with_metrics=True)
     return [
-        f"{' and '.join(f'{part}/{found.name}, of {size:,} samples,' for part, size in cut.items())}"
+        f"{' and '.join(f'{part}/{difference.name}, of {size:,} samples,' for part, size in cut.items())}"
         f" {'is' if len(cut) == 1 else 'are'} the mean of batches of {EVALUATION_BATCH:,},"
-        f" as it is no mean over samples: {found}; raygpu.Mean(total, weight) is exact"
-        for found in differences(look, inputs, targets)
-        if found.kind == "parts"
+        f" as it is no mean over samples: {difference}; raygpu.Mean(total, weight) is exact"
+        for difference in differences(look, inputs, targets)
+        if difference.kind == "parts"
     ]
 
 
@@ -180,9 +180,9 @@ def loss_line(found: Difference, source: Source, remedy: str = BY_SHARE) -> str:
         )
     assert found.value is not None
     kind = found.value.kind
-    what = "no mean over samples" if kind == "scalar" else f"{IN_WORDS[kind]} that does not add up"
+    fault = "no mean over samples" if kind == "scalar" else f"{IN_WORDS[kind]} that does not add up"
     raise BadInput(
-        f"experiment: {source.name}: the loss is {what}: {found}. The loss of each part of a batch, as on each device,"
+        f"experiment: {source.name}: the loss is {fault}: {found}. The loss of each part of a batch, as on each device,"
         " would be of that part alone: return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss() or"
         f" training_step(); {remedy}"
     )

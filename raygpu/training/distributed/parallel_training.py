@@ -87,13 +87,13 @@ class ParallelTraining(ProductionTraining, ABC):
         began = time.perf_counter()
         validation = self._evaluate() if ended and (self.ranks.rank == 0 or self.evaluates_together) else {}
         validate_s = time.perf_counter() - began
-        told = self.coordinator.exchange(reports, norms, wall_s, self._checksum() if ended else None)
+        exchange = self.coordinator.exchange(reports, norms, wall_s, self._checksum() if ended else None)
         lr, step, result = self._lr(self.step - 1), self.step, None
         if ended:
             self.epoch, self.step = self.epoch + 1, 0
-            if not told.are_alike:
+            if not exchange.are_alike:
                 self._join()
-            metrics = {"train/loss": told.loss, **self._further_metrics()}
+            metrics = {"train/loss": exchange.loss, **self._further_metrics()}
             metrics |= {f"validation/{name}": value for name, value in validation.items()}
             result = EpochResult(self.epoch, metrics, self.samples_per_epoch, self._train_s, validate_s, waited_s)
         return Progress(
@@ -102,13 +102,13 @@ class ParallelTraining(ProductionTraining, ABC):
             steps=len(self._bounds),
             lr=lr,
             wall_s=wall_s,
-            samples=told.samples,
-            rates=told.rates,
+            samples=exchange.samples,
+            rates=exchange.rates,
             shares=self.coordinator.shares,
-            noise=told.noise,
-            request=told.request,
+            noise=exchange.noise,
+            request=exchange.request,
             result=result,
-            diverged=ended and not math.isfinite(told.loss),
+            diverged=ended and not math.isfinite(exchange.loss),
         )
 
     def _take_waited(self) -> float | None:

@@ -68,10 +68,10 @@ class RanksTurnGradient(TurnGradient):
         with nullcontext() if self._replicas is None else self._replicas.watched():
             turn = super().next_turn(turns)
         self._stopwatch.pause()
-        told = self._ranks.gather([_name(turn)])
+        turn_names = self._ranks.gather([_name(turn)])
         self._stopwatch.go_on()
-        if len(set(told)) > 1:
-            each = ", ".join(f"{name} on rank {rank}" for rank, name in enumerate(told))
+        if len(set(turn_names)) > 1:
+            each = ", ".join(f"{name} on rank {rank}" for rank, name in enumerate(turn_names))
             raise ValueError(f"training_step() yielded {each}: the turns have to be the same on all devices")
         return turn
 

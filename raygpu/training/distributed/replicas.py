@@ -70,18 +70,18 @@ class Replicas:
 
         Raises ValueError if a parameter differs by more than rounding, and the experiment has not written to it.
         """
-        told = self._ranks.gather([(self._sums, self._is_written, self._moving.evaluated)])
-        sums = [each for each, _, _ in told]
+        contributions = self._ranks.gather([(self._sums, self._is_written, self._moving.evaluated)])
+        sums = [each for each, _, _ in contributions]
         names = [name for name, value in sums[0].items() if any(each.get(name) != value for each in sums)]
-        parameters, found = dict(self._model.named_parameters()), buffers(self._model)
-        self._moving.add([name for name in names if name in found and name not in told[0][2]])
+        parameters, named_buffers = dict(self._model.named_parameters()), buffers(self._model)
+        self._moving.add([name for name in names if name in named_buffers and name not in contributions[0][2]])
         differing = [name for name in names if name in parameters]
         before = {name: parameters[name].detach().clone() for name in differing}
         broadcast([parameters[name] for name in differing])
         own = {name: _difference(before[name], parameters[name].detach()) for name in differing}
         each = self._ranks.gather([max(((value, name) for name, value in own.items()), default=(0.0, ""))])
         difference, name, rank = max((*pair, rank) for rank, pair in enumerate(each))
-        if difference > ROUNDING and not any(is_written for _, is_written, _ in told):
+        if difference > ROUNDING and not any(is_written for _, is_written, _ in contributions):
             raise ValueError(APART.format(name=name, epoch=epoch, difference=difference, rank=rank))
 
 

@@ -89,16 +89,16 @@ class TorchLossEvaluator:
             return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
 
     def _values(self, experiment: Any, outputs: Any, targets: Tensors) -> dict[str, Value]:
-        found = {"loss": experiment.loss(outputs, targets)}
+        loss_and_metrics = {"loss": experiment.loss(outputs, targets)}
         if self._with_metrics:
-            found |= experiment.metrics(outputs, targets)
-        return {name: Value.of(value) for name, value in found.items()}
+            loss_and_metrics |= experiment.metrics(outputs, targets)
+        return {name: Value.of(value) for name, value in loss_and_metrics.items()}
 
     def values_without_noise(self, chosen: np.ndarray) -> dict[str, Value] | None:
         """Return `values` with a constant in place of torch's uniform and normal numbers; None if others are drawn."""
         with ConstantDraws() as draws:
-            found = self.values(chosen)
-        return None if draws.others else found
+            loss_and_metrics = self.values(chosen)
+        return None if draws.others else loss_and_metrics
 
     @torch.no_grad()
     def hold(self, chosen: np.ndarray) -> None:
@@ -186,10 +186,10 @@ class TorchLossEvaluator:
             return False
         try:
             experiment, model = self._fresh()
-            made = experiment.optimizer(model, Hyperparameters.of(self._hp))  # type: ignore[attr-defined]
+            own_optimizer = experiment.optimizer(model, Hyperparameters.of(self._hp))  # type: ignore[attr-defined]
         except Exception:  # noqa: BLE001 - it shows in the training
             return False
-        each = made.values() if isinstance(made, Mapping) else [made]
+        each = own_optimizer.values() if isinstance(own_optimizer, Mapping) else [own_optimizer]
         return any(isinstance(optimizer, torch.optim.SparseAdam) for optimizer in each)
 
     def moving_state(self) -> str | None:
@@ -297,15 +297,15 @@ class TorchLossEvaluator:
             return True
         try:
             with random_state_kept():
-                found = self._adds_up(chosen, training=True)
-                if found is None:  # random numbers
+                verdict = self._adds_up(chosen, training=True)
+                if verdict is None:  # random numbers
                     if self._calls_model(chosen) and depends_on_others(self._trained, self._count):
                         return False
                     with contextlib.suppress(Exception), ConstantDraws() as constants:  # not all code takes them
-                        found = self._adds_up(chosen, training=True, constants=constants)
-                if found is None:
-                    found = self._adds_up(chosen, training=False)
-                return found is not False
+                        verdict = self._adds_up(chosen, training=True, constants=constants)
+                if verdict is None:
+                    verdict = self._adds_up(chosen, training=False)
+                return verdict is not False
         except Exception:  # noqa: BLE001 - it shows in the training
             return True
 
@@ -379,9 +379,9 @@ def _arrays(found: Any) -> list[np.ndarray]:
 
 def _taken(model: nn.Module) -> list[torch.Tensor]:
     """Return the gradients that a model's parameters have, and drop them; 0 of those without one."""
-    found = [torch.zeros(()) if parameter.grad is None else dense(parameter.grad) for parameter in model.parameters()]
+    gradients = [torch.zeros(()) if p.grad is None else dense(p.grad) for p in model.parameters()]
     model.zero_grad(set_to_none=True)
-    return found
+    return gradients
 
 
 def _train_steadily(model: nn.Module) -> None:

@@ -61,9 +61,9 @@ class TorchRanks:
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
         """Return each rank's value, by rank. All processes call it, and each waits."""
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, values[0], self.group)
-        return found
+        values_by_rank: list[Any] = [None] * self.world
+        dist.all_gather_object(values_by_rank, values[0], self.group)
+        return values_by_rank
 
 
 class TorchParallel(ParallelTraining):
@@ -264,11 +264,11 @@ class TorchParallel(ParallelTraining):
             nullcontext() if self._moving is None else self._moving.evaluation(),
             nullcontext() if replicas is None else replicas.watched(),
         ):
-            found = self.solo.evaluate()
+            metrics = self.solo.evaluate()
         self.solo.data.take_waited()  # of the evaluation
         if self.solo.device.type == "cuda":  # its batches are no measure of a training's
             torch.cuda.reset_peak_memory_stats(self.solo.device)
-        return found
+        return metrics
 
     def _report(self, request: ControlRequest) -> tuple[list[RankReport], list[Norm]]:
         since, self._since = self._since, SinceExchange()
@@ -303,10 +303,10 @@ class TorchParallel(ParallelTraining):
         All ranks call it."""
         if not isinstance(self.solo.optimizer, SeveralOptimizers):
             return {}
-        found: dict[str, tuple[float, float]] = {}
+        turn_losses: dict[str, tuple[float, float]] = {}
         for losses in self.ranks.gather([added_turns(self._earlier_turns, self._losses.by_name())]):
-            found = added_turns(found, losses)
-        return found
+            turn_losses = added_turns(turn_losses, losses)
+        return turn_losses
 
     def _further_metrics(self) -> dict[str, float]:
         return turn_metrics(self._turn_losses())
@@ -329,16 +329,16 @@ class TorchParallel(ParallelTraining):
         """Copy the state to the host, on rank 0; return the function that writes `checkpoint.pt`, in the format of
         `TorchSolo` with the state within an epoch. All ranks call it."""
         solo = self.solo
-        told = self.ranks.gather([(generators(solo.device), self._saved(self._loss_parts()))])
+        rank_states = self.ranks.gather([(generators(solo.device), self._saved(self._loss_parts()))])
         turn_losses = self._turn_losses()
         states = self.states()
         if self.ranks.rank:
             return lambda: None
         state = self._state() | {
             **(states if self.states_are_copies else host_copy(states)),
-            "random": [drawn for drawn, _ in told],
-            "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
-            "loss_weight": sum(weight for _, (_, weight) in told),
+            "random": [drawn for drawn, _ in rank_states],
+            "loss_sum": sum(loss_sum for _, (loss_sum, _) in rank_states),
+            "loss_weight": sum(weight for _, (_, weight) in rank_states),
             "turn_losses": {name: self._saved(parts) for name, parts in turn_losses.items()},
         }
         return partial(torch.save, state, folder / CHECKPOINT)

@@ -86,11 +86,11 @@ class TorchSharded(TorchParallel):
         solo = self.solo
         settings = solo.optimizer_settings
         if {"optimizer", "scheduler"} & {*own_methods(solo.experiment)}:
-            made = make_optimizer(solo.experiment, solo.model, solo.hp, settings, len(self._bounds) * self.epochs)
-            if isinstance(made, SeveralOptimizers):
+            optimizer = make_optimizer(solo.experiment, solo.model, solo.hp, settings, len(self._bounds) * self.epochs)
+            if isinstance(optimizer, SeveralOptimizers):
                 raise ValueError(f"optimizer() returned several, which take turns with a whole model: {WITHOUT}")
-            if isinstance(made, OwnOptimizer):
-                return ShardedOwnOptimizer.of(made, self._shards)
+            if isinstance(optimizer, OwnOptimizer):
+                return ShardedOwnOptimizer.of(optimizer, self._shards)
         return ShardedOptimizer(settings.in_epoch(1), self._shards)
 
     def _step_gradient(self) -> RanksGradient:
@@ -133,10 +133,10 @@ class TorchSharded(TorchParallel):
         return None
 
     def _evaluate(self) -> dict[str, float]:
-        found = super()._evaluate()
+        metrics = super()._evaluate()
         self._shards.reshard()
         self._shards.lockstep.check("the end of an evaluation")
-        return found if self.ranks.rank == 0 else {}
+        return metrics if self.ranks.rank == 0 else {}
 
     def load_parameters(self, folder: Path) -> None:
         """Begin with a trial's parameters: a warm start. The optimizer is made again, by the parameters' new values."""

@@ -73,17 +73,17 @@ class ArrayCache:
 
         One that torch cannot load, or that differs from the eager step, is deleted.
         """
-        found = self._store.program(self._name(width)) if self.keeps else None
-        if found is None:
+        kept_program = self._store.program(self._name(width)) if self.keeps else None
+        if kept_program is None:
             return None
         array, program = self._array, self._array.program
         try:
             batch = array.data.train_batch(1, torch.arange(array.batch_size).expand(width, -1))
-            program.use(width, array.batch_size, LoadedStep(found.path), shapes_of(*batch))
+            program.use(width, array.batch_size, LoadedStep(kept_program.path), shapes_of(*batch))
             members = [(tile, i) for tile in array.tiles for i in range(len(tile.trials))][:width]
             with random_state_kept():
                 if same_steps(array, gathered_tile(members, width), program.step):
-                    return found
+                    return kept_program
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, TypeError):  # of another form: as if it were not there

@@ -124,8 +124,8 @@ def _audit(array: AuditedArray, tile: Tile, place: int) -> None:
     _step(array, copy, batches, dtype)
     stacked = copy.parameters | copy.fixed | copy.buffers
     for row, (trial_id, expected) in enumerate(zip(names, wanted, strict=True)):
-        found = {name: stacked[array.program.owners[name]][row] for name in expected}
-        name = _difference(found, expected, dtype)
+        member_tensors = {name: stacked[array.program.owners[name]][row] for name in expected}
+        name = _difference(member_tensors, expected, dtype)
         if name is not None and not _is_unstable(array, trial_id, batches, expected, dtype):
             raise NotAsAlone(
                 f"{name} of {trial_id} after epoch {array.epoch}: some steps from there differ from the same steps of"
@@ -275,7 +275,7 @@ def same_steps(array: AuditedArray, tile: Tile, step: Callable[..., torch.Tensor
     finite = losses.isfinite() & found_losses.isfinite()
     if not torch.allclose(found_losses[finite], losses[finite], rtol=of_loss, atol=of_loss):
         return False
-    return all(_same(found, change, of_change) for found, change in zip(found_changes, changes, strict=True))
+    return all(_same(candidate, change, of_change) for candidate, change in zip(found_changes, changes, strict=True))
 
 
 def _same(found: _Changes, expected: _Changes, tolerance: float) -> bool:

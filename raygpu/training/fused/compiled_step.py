@@ -119,9 +119,9 @@ def traced_step(eager_step: EagerStep, arguments: Arguments) -> Callable[..., An
     def step(*flat: torch.Tensor) -> tuple[torch.Tensor]:
         """Take the step on a list of tensors."""
         values: Iterator[torch.Tensor] = iter(flat)
-        found = [{name: next(values) for name in part} for part in names]
-        parameters, fixed, buffers, *optimizer_state = found[: 3 + num_states]
-        inputs, targets = (unnamed(part) for part in found[3 + num_states :])
+        parts = [{name: next(values) for name in part} for part in names]
+        parameters, fixed, buffers, *optimizer_state = parts[: 3 + num_states]
+        inputs, targets = (unnamed(part) for part in parts[3 + num_states :])
         numbers, *drawn = values
         tile = Tile([], [], parameters, fixed, buffers, optimizer_state)
         return (eager_step(tile, inputs, targets, numbers, drawn),)

@@ -170,7 +170,7 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
     """
     same_lr = "lr" not in differing_names(trials)
     lr = STEP / max(1.0, _gradient_norm(experiment, splits, trials[0]))
-    found = []
+    telling_trials = []
     for place, trial in enumerate(trials):
         values = dict(trial.hyperparameters)
         if values.get("clip_norm") is not None:
@@ -185,8 +185,8 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
                 values["eps"] = max(values.get("eps", 0.0), VISIBLE_EPS)
             case other:
                 assert_never(other)
-        found.append(replace(trial, seed=trials[0].seed + place, fold=None, hyperparameters=values))
-    return found
+        telling_trials.append(replace(trial, seed=trials[0].seed + place, fold=None, hyperparameters=values))
+    return telling_trials
 
 
 def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> float:

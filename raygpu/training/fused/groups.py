@@ -86,20 +86,20 @@ class TorchGrouper:
         return signature
 
     def _groups(self, trials: Sequence[Trial]) -> list[Group]:
-        found: dict[Signature, Group] = {}
+        groups: dict[Signature, Group] = {}
         faulty: list[Group] = []
         for trial, signature in zip(trials, self._signatures.of_each(trials), strict=True):
             if isinstance(signature, Exception):
                 faulty.append(Group(Signature(()), [trial], one_line(signature)))
             else:
                 own = self._with_fold(signature, trial)
-                found.setdefault(own, Group(own)).trials.append(trial)
-        for group in found.values():
+                groups.setdefault(own, Group(own)).trials.append(trial)
+        for group in groups.values():
             group.reason = self._obstacle(group) or self.alone.get(Signature(group.signature.values))
-        if 1 < len(found) <= MOST_SIZES:  # one kind alone is compared with no other
-            for group in found.values():
+        if 1 < len(groups) <= MOST_SIZES:  # one kind alone is compared with no other
+            for group in groups.values():
                 group.num_parameters = self._dry_run.num_parameters(self._experiment, group.trials[0])
-        return [*found.values(), *faulty]
+        return [*groups.values(), *faulty]
 
     def _with_fold(self, signature: Signature, trial: Trial) -> Signature:
         if self._folds is None or trial.fold is None:

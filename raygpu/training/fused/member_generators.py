@@ -140,20 +140,20 @@ class MemberStreams(TorchDispatchMode):
     def _row_of(self, func: Any, args: Sequence[Any], row: int) -> list[Any]:
         """Return one row's arguments: the row of tensors, and sizes without the first one."""
         width, rank = len(self._members), _rank(args)
-        found = []
+        row_arguments = []
         for value in args:
             if isinstance(value, torch.Tensor) and value.dim() == rank:
                 if rank == 0 or value.shape[0] % width:
                     raise RuntimeError(f"{func.overloadpacket} draws random numbers for all members at once")
                 each = value.shape[0] // width
-                found.append(value[row] if each == 1 else value[row * each : (row + 1) * each])
+                row_arguments.append(value[row] if each == 1 else value[row * each : (row + 1) * each])
             elif isinstance(value, list | tuple) and value and all(isinstance(size, int) for size in value):
                 if value[0] != width:
                     raise RuntimeError(f"{func.overloadpacket} draws random numbers for all members at once")
-                found.append(list(value[1:]))
+                row_arguments.append(list(value[1:]))
             else:
-                found.append(value)
-        return found
+                row_arguments.append(value)
+        return row_arguments
 
 
 def _is_laid_out(tensor: torch.Tensor, layout: Layout) -> bool:
@@ -188,8 +188,8 @@ def _together(parts: list[torch.Tensor], *, folded: bool) -> torch.Tensor:
 
 def _drawn(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], generators: Generators) -> Any:
     """Call a random operator with a member's generator."""
-    found = next((value.device for value in args if isinstance(value, torch.Tensor)), None)
-    device = torch.device(kwargs.get("device") or found or "cpu")
+    tensor_device = next((value.device for value in args if isinstance(value, torch.Tensor)), None)
+    device = torch.device(kwargs.get("device") or tensor_device or "cpu")
     own = generators[device.type]
     if any(argument.name == "generator" for argument in func._schema.arguments):  # type: ignore[attr-defined]
         return func(*args, **{**kwargs, "generator": own})

@@ -230,8 +230,8 @@ class TorchArray:
         """Return means over the validation data for each row, computed as by `TorchSolo.evaluate`."""
         sums: dict[str, Accumulator] = {}
         parts = [slice(*bounds) for bounds in evaluation_bounds(self.data.num_validation)]
-        for part, found in zip(parts, self._evaluated(tile, parts), strict=True):
-            for name, values in found.items():
+        for part, metrics in zip(parts, self._evaluated(tile, parts), strict=True):
+            for name, values in metrics.items():
                 each = sums.setdefault(name, Accumulator(self.device, (tile.width,)))
                 each.add_packed(values, part.stop - part.start)
         return {name: each.value() for name, each in sums.items()}

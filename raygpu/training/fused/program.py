@@ -81,8 +81,8 @@ class Program:
         """Name under which each name's tensor is stacked: tied parameters have several names."""
         if unknown := [name for name in self.state_names if name not in self.owners]:
             is_extra = unknown[0].endswith("_extra_state")
-            what = "extra state of a module" if is_extra else "a name in state_dict() of no parameter or buffer"
-            raise ValueError(f"{unknown[0]}: {what} cannot be stacked")
+            kind = "extra state of a module" if is_extra else "a name in state_dict() of no parameter or buffer"
+            raise ValueError(f"{unknown[0]}: {kind} cannot be stacked")
         floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
         self.number_type = torch.float64 if torch.float64 in floating else torch.float32
         self.device = device
@@ -178,13 +178,13 @@ class Program:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in tile.parameters.items()}
         with torch.enable_grad():
             with self._random_numbers(tile, drawn):
-                losses, (told, changed) = self._losses(leaves, tile.fixed, tile.buffers, inputs, targets)
+                losses, (packed_losses, changed) = self._losses(leaves, tile.fixed, tile.buffers, inputs, targets)
                 losses = scaled(losses, self.optimizer.loss_scales(tile.optimizer_state))
             # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
-            found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
-        gradients = dict(zip(leaves, found, strict=True))
+            tensors = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
+        gradients = dict(zip(leaves, tensors, strict=True))
         self._update(tile.parameters, gradients, tile.buffers, changed, tile.optimizer_state, numbers)
-        return told
+        return packed_losses
 
     def _random_numbers(self, tile: Tile, drawn: Drawn | None) -> AbstractContextManager[Any]:
         """Return the context in which a step gets its random numbers: the given ones, or the members' generators."""
@@ -254,9 +254,9 @@ class Program:
                 try:
                     if self._metrics_are_fused:
                         return self._evaluated(state, copied(inputs), copied(targets), own=own)
-                    with slow_loops() as found:
+                    with slow_loops() as slow_operators:
                         values = self._evaluated(state, copied(inputs), copied(targets), own=own)
-                    self._metrics_are_fused = not found
+                    self._metrics_are_fused = not slow_operators
                     return values
                 except torch.OutOfMemoryError:
                     raise
@@ -309,7 +309,7 @@ class Program:
         for row in map(itemgetter, range(width)):
             outputs = _with_tensors(form, map(row, stacks))
             each.append(self.experiment.metrics(outputs, copied(of_each(targets, row) if own else targets)))
-        return values | {name: torch.stack([packed(found[name]) for found in each]) for name in each[0]}
+        return values | {name: torch.stack([packed(metrics[name]) for metrics in each]) for name in each[0]}
 
 
 class _TrainingStep(nn.Module):
@@ -372,12 +372,12 @@ def _with_tensors(outputs: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:
     """Return the tensors in outputs, in the order of `_with_each`."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         """Add a tensor to those that were found."""
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     _with_each(outputs, note)
-    return found
+    return tensors

@@ -53,14 +53,14 @@ class RandomInputs:
 
     def draw(self, streams: MemberStreams) -> list[torch.Tensor]:
         """Draw the numbers of the step that the streams expect: of native dropout the mask, of others their result."""
-        found = []
+        random_numbers = []
         for func, shapes, kwargs in self._calls:
             args = shapes
             if func._schema.is_mutable:
                 args = [torch.empty_like(shapes[0], memory_format=torch.contiguous_format), *shapes[1:]]
             drawn = streams.drawn(func, args, kwargs)
-            found.append(drawn[1] if func is NATIVE_DROPOUT else drawn)
-        return found
+            random_numbers.append(drawn[1] if func is NATIVE_DROPOUT else drawn)
+        return random_numbers
 
     @staticmethod
     def supplied(drawn: Sequence[torch.Tensor]) -> TorchDispatchMode:

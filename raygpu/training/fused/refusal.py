@@ -68,15 +68,15 @@ def refusal(error: BaseException) -> str:
 def slow_loops() -> Iterator[list[str]]:
     """Collect a line for each operator that runs as a slow loop meanwhile, by vmap's warnings; others are issued again
     at the end."""
-    found: list[str] = []
+    slow_operators: list[str] = []
     issued: dict[Any, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield found
+        yield slow_operators
     for warning in caught:
         if "batching rule" in str(warning.message):
             operator = OPERATOR.search(str(warning.message))
-            found.append(f"{operator.group(0) if operator else 'an operator'} runs as a slow loop under vmap")
+            slow_operators.append(f"{operator.group(0) if operator else 'an operator'} runs as a slow loop under vmap")
         else:
             place = warning.filename, warning.lineno
             warnings.warn_explicit(warning.message, warning.category, *place, registry=issued)
@@ -84,8 +84,8 @@ def slow_loops() -> Iterator[list[str]]:
 
 def _reason(error: BaseException) -> str:
     text = one_line(error)
-    found = OPERATOR.search(text)
-    operator = found.group(0) if found else "an operator"
+    match = OPERATOR.search(text)
+    operator = match.group(0) if match else "an operator"
     if "data-dependent control flow" in text or ".item() on a Tensor" in text:
         return BY_A_TENSOR
     if "Batching rule not implemented for" in text or "do not yet support" in text:

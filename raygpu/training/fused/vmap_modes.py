@@ -112,11 +112,11 @@ class OwnTensors(TorchFunctionMode):
         self._zero = torch.zeros_like(like.detach().reshape(-1)[0])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func not in self.MAKERS:
-            return made
-        zero = self._zero.to(made.dtype)
-        return made | zero if made.dtype == torch.bool else made + zero
+            return result
+        zero = self._zero.to(result.dtype)
+        return result | zero if result.dtype == torch.bool else result + zero
 
 
 class NormalizationInFloat32(TorchFunctionMode):

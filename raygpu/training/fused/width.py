@@ -93,8 +93,8 @@ def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: Ar
         return ["step not compiled: a collate_fn makes the batches, whose shapes may differ"]
     kept = kept if kept is not None and kept.keeps else None
     if kept is not None and load_repays(eager_s):
-        found = width if array.asked_width else kept.width_of_program(width)
-        if found is not None and found <= most and (line := _load(array, kept, found)) is not None:
+        kept_width = width if array.asked_width else kept.width_of_program(width)
+        if kept_width is not None and kept_width <= most and (line := _load(array, kept, kept_width)) is not None:
             return [line]
         width = width if array.asked_width else max(width, min(padded(width), most))
     match compiling(array.device.type, eager_s, keeps=kept is not None, first=_nothing_compiled()):
@@ -125,12 +125,12 @@ def take_compiled(array: TorchArray, kept: ArrayCache) -> list[str]:
 def _load(array: TorchArray, kept: ArrayCache, width: int) -> str | None:
     """Use a kept step, if there is one that does what the eager step does; return a line on the result, else None."""
     started = time.perf_counter()
-    found = kept.load(width)
-    if found is None:
+    kept_program = kept.load(width)
+    if kept_program is None:
         return None
     step_s, _ = measured(array, width)
     took_s = time.perf_counter() - started
-    return _judged(array, width, step_s, f"step compiled on {found.made_on}, loaded in {took_s:.2f} s")
+    return _judged(array, width, step_s, f"step compiled on {kept_program.made_on}, loaded in {took_s:.2f} s")
 
 
 def _known_widths(

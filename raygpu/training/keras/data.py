@@ -103,8 +103,8 @@ class ReadData:
 
     def _in_parts(self, fields: Iterable[Any]) -> tuple[Any, Any]:
         """Return inputs and targets, from all fields in a row."""
-        found = iter(fields)
-        inputs, targets = ({name: next(found) for name in part} for part in self._parts)
+        field_iterator = iter(fields)
+        inputs, targets = ({name: next(field_iterator) for name in part} for part in self._parts)
         return unnamed(inputs), unnamed(targets)
 
     def take_waited(self) -> float | None:
@@ -128,14 +128,14 @@ class ReadData:
             if self._read and np.array_equal(self._read[0][0], rows):
                 _, under_way = self._read.popleft()
                 self._go_on(1)
-                found = under_way.result()
+                fields = under_way.result()
             else:
-                found = self._thread.submit(self._fields, rows, self._epoch).result()
+                fields = self._thread.submit(self._fields, rows, self._epoch).result()
         except Exception as error:
             self._error = error if isinstance(error, SampleError) else SampleError(one_line(error))
             raise
         self._waited_s += time.perf_counter() - started
-        return found
+        return fields
 
     def _go_on(self, count: int) -> None:
         for rows in islice(self._to_read, count):
@@ -152,8 +152,8 @@ class ReadData:
         """Return the fields of these samples, of the number types of the splits."""
         batch = self._column.samples.batch(self._column.absolute(rows), epoch)
         arrays: list[Any] = [array for part in self._parts for array in part.values()]
-        found = (batch[a.part][a.name] if isinstance(a, Column) else np.asarray(take(a, rows)) for a in arrays)
-        return [read.astype(array.dtype, copy=False) for read, array in zip(found, arrays, strict=True)]
+        fields = (batch[a.part][a.name] if isinstance(a, Column) else np.asarray(take(a, rows)) for a in arrays)
+        return [read.astype(array.dtype, copy=False) for read, array in zip(fields, arrays, strict=True)]
 
 
 def tensors(arrays: Arrays) -> Any:

@@ -41,9 +41,9 @@ def name_after(experiment: Experiment) -> None:
     for value in vars(experiment).values():
         for each in (value, *parts_of(value)):
             for layer in all_layers(each) if isinstance(each, keras.layers.Layer) else ():
-                found = NUMBERED.fullmatch(layer.name)
-                if found is not None:
-                    counts[found[1]] = max(counts[found[1]], int(found[2] or 0) + 1)
+                match = NUMBERED.fullmatch(layer.name)
+                if match is not None:
+                    counts[match[1]] = max(counts[match[1]], int(match[2] or 0) + 1)
     for name, count in counts.items():
         while keras.backend.get_uid(name) < count:
             pass

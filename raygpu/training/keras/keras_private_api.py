@@ -79,9 +79,9 @@ def carried(change: Callable[..., Any], *tensors: Any) -> Any:
     attributes = keras.src.backend.common.tensor_attributes
     result = change(*tensors)
     for name in KEPT:
-        found = [attributes.get_tensor_attr(tensor, name) for tensor in tensors]
-        if all(each is not None for each in found):
-            attributes.set_tensor_attr(result, name, change(*found))
+        kept_tensors = [attributes.get_tensor_attr(tensor, name) for tensor in tensors]
+        if all(each is not None for each in kept_tensors):
+            attributes.set_tensor_attr(result, name, change(*kept_tensors))
     return result
 
 

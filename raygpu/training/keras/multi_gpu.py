@@ -48,10 +48,10 @@ def multi_gpu_model(model: keras.Model, gpus: int | Sequence[int], ratios: Seque
             raise ValueError(
                 f"model: {type(model).__name__} has a {name}() of its own, which a parallel model does not call"
             )
-    kind, found = _devices()
-    missing = [index for index in indices if not 0 <= index < found]
+    kind, count = _devices()
+    missing = [index for index in indices if not 0 <= index < count]
     if missing:
-        raise ValueError(f"gpus: read {missing[0]}; TensorFlow sees {found} {kind} device{'s' if found > 1 else ''}")
+        raise ValueError(f"gpus: read {missing[0]}; TensorFlow sees {count} {kind} device{'s' if count > 1 else ''}")
     return _Slices(model, indices, shares)
 
 
@@ -83,14 +83,14 @@ class _Slices(keras.Model):
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> _Slices:
         """Make a parallel model from a configuration, on those of its devices that exist."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
-        kind, found = _devices()
+        kind, count = _devices()
         pairs = zip(config["gpus"], config["ratios"], strict=True)
-        there = [(index, ratio) for index, ratio in pairs if index < found] or [(0, 1.0)]
+        there = [(index, ratio) for index, ratio in pairs if index < count] or [(0, 1.0)]
         gpus, ratios = [index for index, _ in there], [ratio for _, ratio in there]
         if gpus != list(config["gpus"]):
             warnings.warn(
-                f"{config['name']} is made for devices {list(config['gpus'])}, and TensorFlow sees {found} {kind}"
-                f" device{'s' if found > 1 else ''}: it runs on {gpus}",
+                f"{config['name']} is made for devices {list(config['gpus'])}, and TensorFlow sees {count} {kind}"
+                f" device{'s' if count > 1 else ''}: it runs on {gpus}",
                 stacklevel=2,
             )
         return cls(model, gpus, ratios, name=config["name"])
@@ -166,8 +166,8 @@ class _Slices(keras.Model):
                 size, first = sizes[place], tf.minimum(ends[place] - sizes[place], count - 1)
                 rows = slice(first, first + tf.maximum(size, 1))
                 own = tf.nest.map_structure(lambda tensor, rows=rows: tensor[rows], inputs)
-                found = self.model(own, training=training)
-                outputs.append(keras.tree.map_structure(lambda tensor, size=size: _first(tensor, size), found))
+                own_outputs = self.model(own, training=training)
+                outputs.append(keras.tree.map_structure(lambda tensor, size=size: _first(tensor, size), own_outputs))
         return keras.tree.map_structure(_joined, *outputs)
 
     def _sizes(self, count: Any) -> Any:

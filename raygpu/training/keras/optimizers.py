@@ -21,11 +21,11 @@ def make_optimizer(settings: OptimizerSettings, *, scales_loss: bool = False) ->
     scales_loss: whether its gradients are those of `scale_loss(loss)`, and steps that overflow are left out. Raises
     ValueError for `ema_decay` and `micro_batch_size`.
     """
-    made = _made(settings)
-    made.settings = settings
+    inner = _made(settings)
+    inner.settings = settings
     if not scales_loss:
-        return made
-    return keras.optimizers.LossScaleOptimizer(made, initial_scale=INITIAL_SCALE, dynamic_growth_steps=GROWTH_STEPS)
+        return inner
+    return keras.optimizers.LossScaleOptimizer(inner, initial_scale=INITIAL_SCALE, dynamic_growth_steps=GROWTH_STEPS)
 
 
 def takes_no_step(optimizer: keras.optimizers.Optimizer) -> bool:

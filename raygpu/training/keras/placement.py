@@ -37,8 +37,8 @@ def part_names(experiment: Experiment, splits: Splits, trial: Trial) -> tuple[li
     """Return the paths of all layers that can be placed, and of those among them that hold no other layer."""
     with no_gpu(), names_from_the_start():
         hp = Hyperparameters(trial.hyperparameters)
-        found = list(_layers(initial_model(experiment, hp, trial.seed, splits.train_inputs)))
-    return [path for path, _ in found], [path for path, layer in found if not _inner(layer)]
+        layers = list(_layers(initial_model(experiment, hp, trial.seed, splits.train_inputs)))
+    return [path for path, _ in layers], [path for path, layer in layers if not _inner(layer)]
 
 
 def _layers(model: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -177,8 +177,8 @@ def _called_on(device: str, call: Any) -> Any:
                 own = variables or []
                 with tf.device(device):
                     targets = tf.nest.flatten(outputs)
-                    found = tape.gradient(targets, [*values, *own], output_gradients=list(upstream))
-                    dense = [None if each is None else tf.convert_to_tensor(each) for each in found]
+                    gradients = tape.gradient(targets, [*values, *own], output_gradients=list(upstream))
+                    dense = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
                 return (dense[: len(values)], dense[len(values) :]) if own else dense
 
             return outputs, gradient

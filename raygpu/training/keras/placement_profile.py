@@ -78,11 +78,11 @@ def _mean_step(events: list[_Event], graph: Any, count: int) -> StepProfile:
     seconds: dict[str, float] = defaultdict(float)
     num_copies = copied = 0
     for event in events:
-        found = OPERATION.match(event.name)
-        if found is not None and found[1] == SEND and _is_between_devices(event):
+        match = OPERATION.match(event.name)
+        if match is not None and match[1] == SEND and _is_between_devices(event):
             num_copies += 1
             copied += _num_bytes(graph, str(event.stats.get("from", "")))
-        if (name := _kind(event, found, on_gpu)) is not None:
+        if (name := _kind(event, match, on_gpu)) is not None:
             seconds[name] += event.duration_us / 1e6 / count
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
     operations = tuple(Operation(name, value) for name, value in ordered[:NUM_OPERATIONS] if value > 0)

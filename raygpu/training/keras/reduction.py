@@ -82,9 +82,9 @@ class PartGradient:
                 value = loss.total if loss.kind == "sum" else loss.total * scale
                 if loss.penalty is not None:
                     value += loss.penalty * scale
-            found = tape.gradient(value, variables)
-            used = [variable for variable, each in zip(variables, found, strict=True) if each is not None]
-            return cls(used, loss.kind), _dense(found, variables, used)
+            raw_gradients = tape.gradient(value, variables)
+            used = [variable for variable, each in zip(variables, raw_gradients, strict=True) if each is not None]
+            return cls(used, loss.kind), _dense(raw_gradients, variables, used)
         above = tape.gradient(loss.total, variables)
         below = tape.gradient(loss.weight, variables)
         beside = [None] * len(variables) if loss.penalty is None else tape.gradient(loss.penalty, variables)

@@ -197,9 +197,9 @@ class KerasSolo(Training):
         with tf.GradientTape() as tape:
             loss = self.loss(inputs, targets)
             objective = self.optimizer.scale_loss(loss.objective())
-        found = zip(tape.gradient(objective, variables), variables, strict=True)
+        all_pairs = zip(tape.gradient(objective, variables), variables, strict=True)
         # Embeddings give sparse gradients, which neither the norm nor a decay can use.
-        pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in found if gradient is not None]
+        pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in all_pairs if gradient is not None]
         gradients, used = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         self.optimizer.learning_rate = lr
         self.optimizer.apply(gradients, used)
@@ -304,8 +304,8 @@ def random_states(traced: Any) -> list[Any]:
 
     def made(variable: Any) -> tuple[float, int, str]:
         """Return the number of a generator; of one with a name of the user's own, what sorts it behind them."""
-        found = GENERATOR.search(variable.name)
-        number = math.inf if found is None else int(found[1] or 0)
+        match = GENERATOR.search(variable.name)
+        number = math.inf if match is None else int(match[1] or 0)
         return number, len(variable.name), variable.name
 
     return sorted((variable for variable in traced.variables if RANDOM_STATE in variable.name), key=made)

@@ -58,8 +58,8 @@ class KerasSplit:
                 return solo.run_epoch()
 
         results = list(self._pool.map(run, self.trials))
-        found = {trial.trial_id: r for trial, r in zip(self.trials, results, strict=True) if r is not None}
-        return found or None
+        results_by_trial = {trial.trial_id: r for trial, r in zip(self.trials, results, strict=True) if r is not None}
+        return results_by_trial or None
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take trials out."""

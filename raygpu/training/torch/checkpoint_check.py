@@ -100,8 +100,8 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
             return CheckpointCheck()
     named = next((note.partition(" changes while")[0] for note in resumed.notes), None)
     named = None if named in whole.model.state_dict() else named  # changed by what a Python attribute decides
-    what = f"{named} changes" if named else "something changes"
-    lost = f"{what} while it trains, and a checkpoint does not hold it"
+    change = f"{named} changes" if named else "something changes"
+    lost = f"{change} while it trains, and a checkpoint does not hold it"
     return CheckpointCheck(
         frozenset(scores),
         f"{lost}: a loaded model has {next(iter(scores.values()))}; {KEPT}" if scores else None,
@@ -112,12 +112,12 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
 def _reason(error: Exception) -> str:
     """Return an error's text in a line; of torch's advice on an object that `weights_only=True` does not take, the
     part that names it."""
-    _, found, text = str(error).partition("WeightsUnpickler error:")
-    if not found:
+    _, separator, text = str(error).partition("WeightsUnpickler error:")
+    if not separator:
         grown = "; a buffer keeps the size that it has in model(hp)" if SIZES in str(error) else ""
         return f"{one_line(error)}{grown}"
-    what = text.strip().partition("\n")[0].partition(". Please")[0]
-    return f"{what} (a state_dict() may have numbers, strings, lists, dicts, arrays and tensors)"
+    reason = text.strip().partition("\n")[0].partition(". Please")[0]
+    return f"{reason} (a state_dict() may have numbers, strings, lists, dicts, arrays and tensors)"
 
 
 def drawn_attribute(experiment: Experiment, hp: Mapping[str, Any]) -> str | None:

@@ -30,21 +30,21 @@ def make_optimizer(
     or a scheduler whose step needs an argument.
     """
     own = cast(TorchExperiment, experiment)
-    made = own.optimizer(model, hp)
-    if made is None and overrides(experiment, "scheduler"):
+    choice = own.optimizer(model, hp)
+    if choice is None and overrides(experiment, "scheduler"):
         raise ValueError("scheduler() steps an optimizer of the experiment's own, and optimizer() returned none")
-    if made is None:
+    if choice is None:
         return BuiltinOptimizer(settings.in_epoch(1), model.parameters())
     every = [*model.parameters()]
-    if not isinstance(made, Mapping):
-        _check(made, every)
-        return OwnOptimizer(made, _scheduler(own, made, hp, num_steps), settings.in_epoch(1), every, num_steps)
-    if not made:
+    if not isinstance(choice, Mapping):
+        _check(choice, every)
+        return OwnOptimizer(choice, _scheduler(own, choice, hp, num_steps), settings.in_epoch(1), every, num_steps)
+    if not choice:
         raise ValueError("optimizer(model, hp) returned an empty dict; one optimizer is wanted at least")
     if settings.micro_batch_size is not None:
         raise ValueError("micro_batch_size: optimizers that take turns take whole batches; leave it out")
     owner: dict[int, str] = {}
-    for name, each in made.items():
+    for name, each in choice.items():
         _check(each, every)
         for parameter in _parameters(each):
             if owner.setdefault(id(parameter), name) != name:
@@ -56,7 +56,7 @@ def make_optimizer(
     return SeveralOptimizers(
         {
             name: OwnOptimizer(each, _scheduler(own, each, hp, num_steps), first, _parameters(each), math.inf)
-            for name, each in made.items()
+            for name, each in choice.items()
         },
         every,
         num_steps,

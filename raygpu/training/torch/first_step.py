@@ -86,15 +86,15 @@ def _require_sample_by_sample(training: TorchSolo) -> None:
         shapes = broadcast_shapes(_shapes(outputs), _shapes(targets))
         if shapes is None:
             return
-        found = _each_with_each(lambda o, t: {"loss()": experiment.loss(o, t)}, outputs, targets)
-        found += _each_with_each(partial(_metrics, experiment), outputs, targets)
+        names = _each_with_each(lambda o, t: {"loss()": experiment.loss(o, t)}, outputs, targets)
+        names += _each_with_each(partial(_metrics, experiment), outputs, targets)
     size = sum(parameter.numel() for parameter in model.parameters())
     if overrides(experiment, "training_step") and size <= base.LARGE:  # which may take gradients itself
         step = partial(training_loss, experiment, model, hp=training.hp)
-        found += _each_with_each(lambda x, t: {"training_step()": step(x, t)}, inputs, targets)
-    if found:
+        names += _each_with_each(lambda x, t: {"training_step()": step(x, t)}, inputs, targets)
+    if names:
         raise ValueError(
-            f"{found[0]} gets outputs {shapes[0]} and targets {shapes[1]}, and compares each with each: reshape one of"
+            f"{names[0]} gets outputs {shapes[0]} and targets {shapes[1]}, and compares each with each: reshape one of"
             " them, as targets.reshape(outputs.shape)"
         )
 
@@ -108,15 +108,15 @@ def _require_no_memory(experiment: Experiment, outputs: Any, targets: Any) -> No
     of calls or the time alone."""
     places = list(range(num_samples(targets)))
     first, others = places[: len(places) // 2], places[len(places) // 2 :]
-    found = []
+    evaluations = []
     try:
         for between in (others, others, first):
             metrics = partial(_metrics, own_copy(experiment))
-            found.append([_values(metrics, outputs, targets, rows) for rows in (first, between, first)][-1])
+            evaluations.append([_values(metrics, outputs, targets, rows) for rows in (first, between, first)][-1])
     except Exception:  # noqa: BLE001 - metrics may want more samples, or other ones
         return
-    for key, value in found[0].items():
-        again, other = (each.get(key, value) for each in found[1:])
+    for key, value in evaluations[0].items():
+        again, other = (each.get(key, value) for each in evaluations[1:])
         if math.isclose(value, again, rel_tol=1e-6) and not math.isclose(value, other, rel_tol=1e-4):
             raise ValueError(
                 f"{key[0]} of some samples is {value:.4g} or {other:.4g}, by what was evaluated before them: it adds up"
@@ -133,7 +133,7 @@ def _each_with_each(measure: Measure, values: Any, targets: Any) -> list[str]:
     one of several by name."""
     count = min(PAIRED, num_samples(targets))
     names: list[Any] = list(targets) if isinstance(targets, Mapping) else []
-    found: list[str] = []
+    pair_measures: list[str] = []
 
     @cache
     def score(rows: Rows) -> dict[tuple[str, str], float]:
@@ -150,8 +150,8 @@ def _each_with_each(measure: Measure, values: Any, targets: Any) -> list[str]:
             return _values(measure, _taken(values, [row]), mixed, [0])
 
         with suppress(Exception):  # a measure may want more samples, or be no number
-            found += [name for name, _ in over_pairs(score, pair, count)]
-    return found
+            pair_measures += [name for name, _ in over_pairs(score, pair, count)]
+    return pair_measures
 
 
 def _taken(tree: Any, rows: list[int]) -> Any:

@@ -28,10 +28,10 @@ class _Copier:
         if isinstance(value, torch.Tensor):
             return self._tensor(value.detach())
         if type(value) in (dict, OrderedDict):
-            found = type(value)((key, self.copied(each)) for key, each in value.items())
+            mapping = type(value)((key, self.copied(each)) for key, each in value.items())
             if hasattr(value, "_metadata"):
-                found._metadata = copy.deepcopy(value._metadata)
-            return found
+                mapping._metadata = copy.deepcopy(value._metadata)
+            return mapping
         if type(value) in (list, tuple):
             return type(value)(self.copied(each) for each in value)
         return copy.deepcopy(value)
@@ -43,5 +43,5 @@ class _Copier:
         key = storage.device, storage.data_ptr()
         if key not in self._storages:
             self._storages[key] = storage.clone() if storage.device.type == "cpu" else storage.cpu()
-        found = torch.empty(0, dtype=value.dtype)
-        return found.set_(self._storages[key], value.storage_offset(), value.shape, value.stride())
+        tensor = torch.empty(0, dtype=value.dtype)
+        return tensor.set_(self._storages[key], value.storage_offset(), value.shape, value.stride())

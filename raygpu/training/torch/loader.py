@@ -59,9 +59,9 @@ class Loader:
     def batch(self, request: BatchRequest) -> tuple[Part, Part]:
         """Read one batch now, in this process."""
         started = time.perf_counter()
-        found = _as_tensors(self._samples[request.part].batch(request.rows, request.epoch))
+        tensors = _as_tensors(self._samples[request.part].batch(request.rows, request.epoch))
         self.waited_s += time.perf_counter() - started
-        return found
+        return tensors
 
     def batches(self, part: str, requests: Iterator[BatchRequest]) -> Iterator[tuple[Part, Part]]:
         """Read batches of a part ahead, and yield them in order. Raises SampleError."""
@@ -113,14 +113,14 @@ class Loader:
         self._plan.requests = noted()
         batches = iter(self._started())
         while self._turn == turn:
-            found = self._next(batches)
+            answer = self._next(batches)
             self.waited_s += time.perf_counter() - started
-            if found is None:
+            if answer is None:
                 return
-            if isinstance(found, str):
-                raise SampleError(found)
+            if isinstance(answer, str):
+                raise SampleError(answer)
             asked.popleft()
-            yield found
+            yield answer
             started = time.perf_counter()
         yield from map(self.batch, chain(asked, requests))
 

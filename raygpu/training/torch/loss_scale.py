@@ -62,9 +62,9 @@ class LossScale:
             return
         checked, self._unscaled = [*map(_real, parameters)], parameters
         if overflowed is not None:
-            told = torch.zeros(1, device=self._device)
-            told.grad = torch.full_like(told, math.inf if overflowed else 0.0)
-            checked.append(told)
+            overflow_flag = torch.zeros(1, device=self._device)
+            overflow_flag.grad = torch.full_like(overflow_flag, math.inf if overflowed else 0.0)
+            checked.append(overflow_flag)
         if any(tensor.grad is not None for tensor in checked):
             self._pending = _Step([{"params": checked}], lambda: None)
             self._scaler.unscale_(self._pending)

@@ -31,7 +31,7 @@ class ModuleCalls:
 
 def record_calls(model: nn.Module, forward: Callable[[], Any]) -> ModuleCalls:
     """Run `forward()`, which calls the model, and return the calls of its submodules."""
-    found = ModuleCalls()
+    calls = ModuleCalls()
     under_way = [""]
     owners = {
         id(tensor): name
@@ -42,8 +42,8 @@ def record_calls(model: nn.Module, forward: Callable[[], Any]) -> ModuleCalls:
     def begin(name: str, module: nn.Module, arguments: Any) -> None:
         """Note the call of a submodule."""
         under_way.append(name)
-        if name not in found.order:
-            found.order.append(name)
+        if name not in calls.order:
+            calls.order.append(name)
 
     def end(name: str, module: nn.Module, arguments: Any, outputs: Any) -> None:
         """Return to the submodule that has called."""
@@ -52,11 +52,11 @@ def record_calls(model: nn.Module, forward: Callable[[], Any]) -> ModuleCalls:
     def use(tensor: torch.Tensor) -> None:
         """Note who uses a parameter or buffer."""
         if (owner := owners.get(id(tensor))) is not None:
-            found.uses.add((owner, under_way[-1]))
+            calls.uses.add((owner, under_way[-1]))
 
     with torch.no_grad(), around_calls(model, begin, end), _Uses(use):
         forward()
-    return found
+    return calls
 
 
 @contextmanager

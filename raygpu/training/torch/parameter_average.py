@@ -124,5 +124,5 @@ def _write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> N
 
 def unaveraged(state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     """Return the state dict with which the training of a checkpoint goes on."""
-    found: Mapping[str, torch.Tensor] = state.get(UNAVERAGED, state["model"])
-    return found
+    model_state: Mapping[str, torch.Tensor] = state.get(UNAVERAGED, state["model"])
+    return model_state

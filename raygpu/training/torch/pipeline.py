@@ -202,9 +202,9 @@ class TorchPipeline:
         last = self.pipeline.num_stages - 1
         gradients = [each.grad for each in self.optimizer.parameters if each.grad is not None]
         if self._has_weights is None:
-            told = torch.tensor(float(self._loss.kind is Mean), device=self.device)
-            dist.broadcast(told, last)
-            self._has_weights = bool(told.item())
+            weights_flag = torch.tensor(float(self._loss.kind is Mean), device=self.device)
+            dist.broadcast(weights_flag, last)
+            self._has_weights = bool(weights_flag.item())
         if self._has_weights:
             weight = self._loss.weight if self.is_last else torch.zeros((), dtype=torch.float64, device=self.device)
             dist.broadcast(weight, last)
@@ -312,16 +312,16 @@ def _filled(inputs: Tensors, sizes: list[int], chunk: int) -> tuple[torch.Tensor
 
     sizes: samples of each. A smaller one is filled with its own samples again, an empty one with the batch's.
     """
-    found = tuple(inputs.values()) if isinstance(inputs, dict) else (inputs,)
+    input_tensors = tuple(inputs.values()) if isinstance(inputs, dict) else (inputs,)
     if all(size == chunk for size in sizes):
-        return found
+        return input_tensors
     places, start = [], 0
     for size in sizes:
         again = torch.arange(chunk)
         places.append(start + again % size if size else again % sum(sizes))
         start += size
-    chosen = torch.cat(places).to(found[0].device)
-    return tuple(tensor[chosen] for tensor in found)
+    chosen = torch.cat(places).to(input_tensors[0].device)
+    return tuple(tensor[chosen] for tensor in input_tensors)
 
 
 def _require_possible(model: nn.Module, pipeline: PipelineSettings, settings: Settings, batch_size: int) -> None:

@@ -148,19 +148,19 @@ def _rebuild_outputs(pipe: Any, place: int, wanted: list[tuple[Any, Any]]) -> No
     whole, node, module = pipe.split_gm.graph, _stages(pipe)[place], pipe.get_stage_module(place)
     output = next(each for each in module.graph.nodes if each.op == "output")
     before = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
-    made: list[Any] = []
+    sources: list[Any] = []
     last = node
     for reader, value in wanted:
         source = before[value.args[1] if value is not node else 0]
-        if source in made:
+        if source in sources:
             with module.graph.inserting_before(output):
                 source, meta = module.graph.call_function(torch.ops.aten.clone.default, (source,)), source.meta
                 source.meta = dict(meta)
         with whole.inserting_after(last):
-            last = whole.call_function(operator.getitem, (node, len(made)))
-        made.append(source)
+            last = whole.call_function(operator.getitem, (node, len(sources)))
+        sources.append(source)
         reader.args = tuple(last if each is value else each for each in reader.args)
-    output.args = (tuple(made),)
+    output.args = (tuple(sources),)
     for user in [user for user in node.users if not user.users]:
         whole.erase_node(user)
     module.graph.lint()

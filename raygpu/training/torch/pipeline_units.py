@@ -1,6 +1,6 @@
 """Units of a torch model: the pieces between which it can be cut into stages, and their costs on one device.
 
-found = costs(model, inputs, num_buffers=2)      # in the order of execution, on the model's device
+units = costs(model, inputs, num_buffers=2)      # in the order of execution, on the model's device
 stages = balanced(found, stages=3)               # the names with which stages 1 and 2 begin
 """
 

@@ -60,11 +60,11 @@ class PlacedMemory:
         """Return the memory of each device in GiB."""
         if self.measured:
             return tuple(torch.cuda.max_memory_allocated(device) / GIB for device in self._devices)
-        found = list(self._bytes)
+        totals = list(self._bytes)
         for parameter, buffers in zip(optimizer.parameters, optimizer.buffers, strict=True):
-            found[self._index[id(parameter)]] += sum(buffer.nbytes for buffer in buffers)
+            totals[self._index[id(parameter)]] += sum(buffer.nbytes for buffer in buffers)
         for value in average.values if average is not None else ():
-            found[self._index.get(id(value), 0)] += value.nbytes  # a buffer that a step has replaced is on any device
+            totals[self._index.get(id(value), 0)] += value.nbytes  # a buffer that a step has replaced is on any device
         for num_bytes, index in self._saved.values():
-            found[index] += num_bytes
-        return tuple(num_bytes / GIB for num_bytes in found)
+            totals[index] += num_bytes
+        return tuple(num_bytes / GIB for num_bytes in totals)

@@ -35,15 +35,15 @@ def profiled_steps(
     wait: waits for the devices. on_gpu: whether these are GPUs.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities) as found:
+    with profile(activities=activities) as profiler:
         for _ in range(count):
             next(steps)
         wait()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        found.export_chrome_trace(str(path))
+        profiler.export_chrome_trace(str(path))
         trace = gzip.compress(path.read_bytes())
-    return _mean_step(found.events(), count, on_gpu), trace
+    return _mean_step(profiler.events(), count, on_gpu), trace
 
 
 def _mean_step(events: Any, count: int, on_gpu: bool) -> StepProfile:

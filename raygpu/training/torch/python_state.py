@@ -59,10 +59,10 @@ def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
     It covers attributes of the modules, of the experiment, and of their classes, and the global and enclosing variables
     that their methods read. Parameters, buffers and tensors with a gradient are left out.
     """
-    found = dict(_of_object(experiment, type(experiment).__name__))
+    attribute_texts = dict(_of_object(experiment, type(experiment).__name__))
     for path, module in model.named_modules():
-        found |= _of_object(module, f"{type(module).__name__}{'.' if path else ''}{path}")
-    return found
+        attribute_texts |= _of_object(module, f"{type(module).__name__}{'.' if path else ''}{path}")
+    return attribute_texts
 
 
 def changed_attribute(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
@@ -213,11 +213,11 @@ def in_users_file(file: str) -> bool:
 @cache
 def _installed_in(folder: str) -> frozenset[str]:
     """Return the names of the files and folders that packages have in a folder, as by `pip install --target`."""
-    found = set()
+    names = set()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         lines = record.read_text("utf-8", "replace").splitlines()
-        found |= {line.partition(",")[0].partition("/")[0] for line in lines}
-    return frozenset(found)
+        names |= {line.partition(",")[0].partition("/")[0] for line in lines}
+    return frozenset(names)
 
 
 def _is_users(module: str) -> bool:

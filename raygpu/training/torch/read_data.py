@@ -122,16 +122,16 @@ class ReadData(TrainingData):
 
     def _chosen(self, arrays: Arrays, rows: np.ndarray, batch: tuple[Part, Part]) -> Tensors:
         """Return one part of a batch: of the fields that were read those that it has, and what is in memory."""
-        found: dict[str, torch.Tensor] = {}
+        fields: dict[str, torch.Tensor] = {}
         for name, array in named(arrays).items():
             if isinstance(array, Column):
                 dtype = _torch_type(array.dtype) if array.is_converted else None
-                found[name] = batch[array.part][array.name].to(self.device, dtype, non_blocking=True)
+                fields[name] = batch[array.part][array.name].to(self.device, dtype, non_blocking=True)
             else:
                 kept = moved(tensors(take(array, rows)), self.device)
                 assert isinstance(kept, torch.Tensor)
-                found[name] = kept
-        return cast(unnamed(found), self._dtype)
+                fields[name] = kept
+        return cast(unnamed(fields), self._dtype)
 
     @staticmethod
     def _for_members(chosen: torch.Tensor, batch: tuple[Tensors, Tensors]) -> tuple[Tensors, Tensors]:

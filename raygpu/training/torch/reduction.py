@@ -170,8 +170,8 @@ class EpochLosses:
 
     def by_name(self) -> dict[str, tuple[float, float]]:
         """Return numerator and denominator of each optimizer's loss; empty with one."""
-        found = {name: each.parts() for name, each in self._by_name.items()}
-        return {name: (total.item(), weight.item()) for name, (total, weight) in found.items()}
+        loss_parts = {name: each.parts() for name, each in self._by_name.items()}
+        return {name: (total.item(), weight.item()) for name, (total, weight) in loss_parts.items()}
 
     def value(self) -> float:
         """Return the mean loss so far; it waits for the device."""

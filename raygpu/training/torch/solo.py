@@ -332,8 +332,8 @@ class TorchSolo(Training):
         """Free the device memory for the next trial of this process."""
         self.data.close()
         del self.model, self.data
-        for made in ("optimizer", "average", "_step_gradient"):
-            vars(self).pop(made, None)
+        for attribute in ("optimizer", "average", "_step_gradient"):
+            vars(self).pop(attribute, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

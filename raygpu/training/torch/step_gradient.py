@@ -121,10 +121,10 @@ class StepGradient:
         is_fraction = isinstance(loss, Mean) and isinstance(loss.weight, torch.Tensor) and loss.weight.requires_grad
         if self._kind is None:
             self._kind = kind
-            told = self._told(kind, is_fraction)
-            self._is_fraction = any(each for _, each in told)
-            if len({each for each, _ in told}) > 1:
-                kinds = ", ".join(f"{IN_WORDS[each]} on rank {rank}" for rank, (each, _) in enumerate(told))
+            rank_kinds = self._told(kind, is_fraction)
+            self._is_fraction = any(each for _, each in rank_kinds)
+            if len({each for each, _ in rank_kinds}) > 1:
+                kinds = ", ".join(f"{IN_WORDS[each]} on rank {rank}" for rank, (each, _) in enumerate(rank_kinds))
                 raise TypeError(f"loss() returned {kinds}; it has to be the same for every batch")
         elif kind != self._kind:
             raise TypeError(
@@ -165,10 +165,10 @@ class StepGradient:
     def _collected(self, backward: Callable[[], None], earlier: Gradients) -> Gradients:
         """Add the gradients of a backward pass to earlier ones; the parameters keep none."""
         backward()
-        found = [None if parameter.grad is None else dense(parameter.grad) for parameter in self._parameters]
+        gradients = [None if parameter.grad is None else dense(parameter.grad) for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        return [_added(one, other) for one, other in zip_longest(earlier, found)]  # one may be unfrozen since
+        return [_added(one, other) for one, other in zip_longest(earlier, gradients)]  # one may be unfrozen since
 
     def _combine(self) -> None:
         """Set this process' part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""

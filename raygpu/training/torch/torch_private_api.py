@@ -58,13 +58,13 @@ def fused_step(
         case "adam" | "adamw" as kind:
             operator = torch._fused_adamw_ if kind == "adamw" else torch._fused_adam_
             device = parameters[0].device
-            made = {number: torch.full((), number, dtype=torch.float32, device=device) for number in set(numbers)}
+            steps = {number: torch.full((), number, dtype=torch.float32, device=device) for number in set(numbers)}
             operator(
                 parameters,
                 gradients,
                 *buffers,
                 [],
-                [made[number] for number in numbers],
+                [steps[number] for number in numbers],
                 lr=lr,
                 beta1=s.betas[0],
                 beta2=s.betas[1],

@@ -65,8 +65,8 @@ def _unsaved(
         states.append(plain_state(own, each))
         tensors.append({**dict(own.named_parameters()), **dict(own.named_buffers())})
     differ = (name for name, value in tensors[0].items() if not _alike(value, tensors[1].get(name)))
-    found = changed_attribute(*states) or next(differ, None)
-    return KEPT if found is None and not _alike(*losses) else found
+    changed_name = changed_attribute(*states) or next(differ, None)
+    return KEPT if changed_name is None and not _alike(*losses) else changed_name
 
 
 def _evaluated(evaluate: Evaluation, experiment: Experiment, model: nn.Module) -> None:

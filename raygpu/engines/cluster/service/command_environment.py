@@ -38,13 +38,13 @@ class TakenOver:
 
     def _apply(self) -> None:
         """Take the environment over. Raises OSError if the command has ended already."""
-        found = json.loads(Path(self.file).read_text())
-        wanted, removed = changes(found["environment"], os.environ, environment_of(os.getppid()))
+        process_state = json.loads(Path(self.file).read_text())
+        wanted, removed = changes(process_state["environment"], os.environ, environment_of(os.getppid()))
         os.environ.update(wanted)
         for name in removed:
             del os.environ[name]
-        os.umask(found["umask"])
-        os.chdir(found["folder"])
+        os.umask(process_state["umask"])
+        os.chdir(process_state["folder"])
         tempfile.tempdir = None  # which was taken from the variables
         time.tzset()
 

@@ -60,10 +60,10 @@ class Connection:
                 return None
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
-        found = json.loads(line)
-        if not isinstance(found, dict):
+        message = json.loads(line)
+        if not isinstance(message, dict):
             raise ValueError("the message is no object")
-        return found
+        return message
 
     def close(self) -> None:
         """Close the connection."""

@@ -44,10 +44,10 @@ class ServiceFolder:
             status = file.lstat()
             if status.st_uid != os.getuid() or status.st_mode & 0o077:
                 return None
-            found = json.loads(file.read_text())
+            service_address = json.loads(file.read_text())
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return service_address if isinstance(service_address, dict) else None
 
     def write_address(self, values: Mapping[str, Any]) -> None:
         """Write the address in one step, for its owner alone."""

@@ -30,11 +30,11 @@ def blocks(model: nn.Module) -> list[nn.Module]:
         for module in _candidates(model, several, whole, in_row=False)
         if module is not model and SMALL * num_bytes(module) >= whole
     ]
-    found: list[nn.Module] = []
+    block_modules: list[nn.Module] = []
     for module in reversed(list(dict.fromkeys(chosen))):  # the inner ones first
-        if _holds_its_own(model, module, found):
-            found.append(module)
-    return found
+        if _holds_its_own(model, module, block_modules):
+            block_modules.append(module)
+    return block_modules
 
 
 def largest_bytes(model: nn.Module) -> int:

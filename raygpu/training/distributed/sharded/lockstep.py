@@ -40,9 +40,9 @@ class Lockstep:
         size: of the message. Raises RuntimeError on all ranks, with what each is about to do, if they differ.
         """
         code = zlib.crc32(f"{what} {size} {self.arrived}".encode())
-        told = torch.tensor([code, -code])
-        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._ranks.group)
-        if told[0] == -told[1]:
+        codes = torch.tensor([code, -code])
+        dist.all_reduce(codes, dist.ReduceOp.MAX, group=self._ranks.group)
+        if codes[0] == -codes[1]:
             return
         told_all = self._ranks.gather([(what, self.arrived)])
         where = ", ".join(f"rank {rank} at {place}" for rank, (place, _) in enumerate(told_all))

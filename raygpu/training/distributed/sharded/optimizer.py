@@ -32,12 +32,12 @@ class ShardedOptimizer(BuiltinOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of whole parameters on rank 0, as `BuiltinOptimizer` does; without tensors on the others."""
-        shards, found = self._shards, []
+        shards, buffers = self._shards, []
         for place, own in zip(self._places, self.buffers, strict=True):
             parameter = shards.parameters[place]
             whole = [shards.gathered(shards.like(parameter, buffer)) for buffer in own]
-            found.append([each for each in whole if each is not None])
-        return {**super().state_dict(), "buffers": found}
+            buffers.append([each for each in whole if each is not None])
+        return {**super().state_dict(), "buffers": buffers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take this rank's parts of a state of whole parameters."""
@@ -60,12 +60,12 @@ class ShardedOwnOptimizer(OwnOptimizer):
                 f"optimizer() returned {kind.__name__}; a sharded model takes {', '.join(EXACT)} of torch.optim:"
                 f" {WITHOUT}"
             )
-        found = cls.__new__(cls)
-        vars(found).update(vars(made))
-        found._shards = shards
-        found._given = found.parameters
-        found.parameters = [local for local in shards.locals if local.requires_grad]
-        return found
+        optimizer = cls.__new__(cls)
+        vars(optimizer).update(vars(made))
+        optimizer._shards = shards
+        optimizer._given = optimizer.parameters
+        optimizer.parameters = [local for local in shards.locals if local.requires_grad]
+        return optimizer
 
     _shards: Shards
     _given: list[Any]

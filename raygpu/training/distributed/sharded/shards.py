@@ -157,13 +157,13 @@ class Shards:
             parameter = self.parameters[place]
             if not parameter.requires_grad:
                 continue
-            found, parameter.grad = parameter.grad, None
-            own = torch.zeros_like(parameter) if found is None else dense(found).clone()
+            gradient, parameter.grad = parameter.grad, None
+            own = torch.zeros_like(parameter) if gradient is None else dense(gradient).clone()
             (flat,) = real(own)
             weighted = flat.double().reshape(-1) * lockstep.weight
             if lockstep.square is not None:
                 lockstep.square += weighted.square().sum()
-            mark = torch.full((), float(found is not None), dtype=torch.float64, device=flat.device)
+            mark = torch.full((), float(gradient is not None), dtype=torch.float64, device=flat.device)
             sent = torch.cat([weighted, mark[None]])
             dist.all_reduce(sent)
             if sent[-1]:
@@ -219,15 +219,15 @@ class Shards:
             if sent.numel():
                 dist.send(sent.reshape(-1).view(torch.uint8), 0, group=ranks.group)
             return None
-        found = torch.empty(shape, dtype=local.dtype)
+        whole_tensor = torch.empty(shape, dtype=local.dtype)
         for rank in range(ranks.world):
             first, size = _rows(shape[0], ranks.world, rank)
-            part = found[first : first + size]
+            part = whole_tensor[first : first + size]
             if rank and part.numel():
                 dist.recv(part.reshape(-1).view(torch.uint8), rank, group=ranks.group)
             elif not rank:
                 part.copy_(sent)
-        return found
+        return whole_tensor
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of a whole tensor, as a view."""
@@ -252,14 +252,14 @@ class Shards:
     def model_state(self) -> dict[str, Any]:
         """Return the model's state dict with whole tensors on the CPU on rank 0, and an empty one on the others."""
         state = self.model.state_dict(keep_vars=True)
-        found, known = _empty_state(state), dict[int, Any]()
+        whole_state, known = _empty_state(state), dict[int, Any]()
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 if id(value) not in known:  # tied parameters have one
                     known[id(value)] = self.gathered(value.detach() if not isinstance(value, DTensor) else value)
                 value = known[id(value)]
-            found[name] = value
-        return {} if self._ranks.rank else found
+            whole_state[name] = value
+        return {} if self._ranks.rank else whole_state
 
     def load_model_state(self, state: dict[str, Any]) -> None:
         """Load a state dict of whole tensors, of which this rank takes its parts. Raises RuntimeError as torch does."""
@@ -312,10 +312,10 @@ def _within(inner: nn.Module, outer: nn.Module) -> bool:
 
 def _empty_state(state: Any) -> dict[str, Any]:
     """Return an empty state dict with the versions of modules that another one has."""
-    found: OrderedDict[str, Any] = OrderedDict()
+    empty_state: OrderedDict[str, Any] = OrderedDict()
     if hasattr(state, "_metadata"):
-        vars(found)["_metadata"] = state._metadata
-    return found
+        vars(empty_state)["_metadata"] = state._metadata
+    return empty_state
 
 
 def _stays_whole(parameter: nn.Parameter) -> bool:
