@@ -124,10 +124,11 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
         ]
     generations = Generations.of(config, in_arrays=False)
     if config.search.learns and generations is None:
-        lines.append(
-            f"plan: {config.search.algorithm} draws each {'set' if config.per_set > 1 else 'trial'} by all results so"
-            " far; --search.generation 8 draws what another run repeats"
+        each = "set" if config.per_set > 1 else "trial"
+        repeatable = (
+            "" if config.stopping.algorithm != "none" else "; --search.generation 8 draws what another run repeats"
         )
+        lines.append(f"plan: {config.search.algorithm} draws each {each} by all results so far{repeatable}")
     if generations is not None and (used := generations.end(0) * first_round(config)) < made.slots:
         first = "" if generations.largest == generations.end(0) else " at first"
         lines.append(
@@ -274,12 +275,12 @@ def _brackets(config: SweepConfig) -> str:
 def architecture_lines(found: Architectures | None, *, drawn: bool) -> list[str]:
     """Return a line on the signatures of a search; empty for a few.
 
-    drawn: whether these are all trials of the sweep; otherwise they are a sample as large as a generation.
+    drawn: whether these are all trials of the sweep; otherwise they are a random sample.
     """
     if found is None or (max(found.num_signatures, found.possible or 0) <= FEW_SIGNATURES and not found.endless):
         return []
-    trials = f"{found.num_trials} trials" if drawn else f"a generation of {found.num_trials} trials"
-    have = "have" if drawn else "has about"
+    trials = f"{found.num_trials} trials" if drawn else f"{found.num_trials} trials drawn at random"
+    have = "have" if drawn else "have about"
     by = ", ".join(found.names)
     possible = f"; [space] makes {found.possible:,}" if found.possible is not None else ""
     width = f"{found.mean_width:.1f}".removesuffix(".0")

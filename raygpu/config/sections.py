@@ -132,8 +132,8 @@ class SearchSection(Section):
     cmaes, nsgaii: Optuna's samplers, which learn from earlier results. optuna: the earlier name of tpe."""
     generation: Annotated[int, Field(ge=1)] | None = None
     """tpe, gp, cmaes, nsgaii: trials asked for at once, before their results are told. Wider is faster and learns less.
-    Default: 8; of tpe an eighth of the trials before, once that is more, up to 64; of tpe and gp in process mode none:
-    each trial is drawn by all results so far, so that another run may draw other trials."""
+    Default: 8; of tpe an eighth of the trials before, once that is more, up to 64; of tpe and gp none in process mode
+    without racing: each trial is drawn by all results so far, so that another run may draw other trials."""
 
     @field_validator("algorithm")
     @classmethod

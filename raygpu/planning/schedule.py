@@ -24,7 +24,7 @@ class Schedule:
     stops: Mapping[int, float] = field(default_factory=dict)
     """Share of the trials that the stopping rule is expected to end, by epoch."""
     generations: Generations | None = None
-    """Generations of a search that learns; None if it gives out all sets at once."""
+    """Generations of a search that learns; None if it gives out all sets at once, or each once a slot is free."""
     per_set: int = 1
     """Number of trials of each set of hyper-parameters."""
     surviving: float = 1.0

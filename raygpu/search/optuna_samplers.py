@@ -45,7 +45,8 @@ def require(algorithm: str, space: Space, *, several: bool) -> None:
 
 
 def optuna_sampler(algorithm: str, space: Space, *, seed: int, generation: int, several: bool) -> BaseSampler:
-    """Make the sampler. generation: trials asked for at once. several: whether the sweep has several metrics."""
+    """Make the sampler. generation: number of trials of a generation, for samplers that compare them. several: whether
+    the sweep has several metrics."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -64,8 +65,8 @@ def optuna_sampler(algorithm: str, space: Space, *, seed: int, generation: int, 
                 )
             case "nsgaii":
                 return samplers.NSGAIISampler(seed=seed, population_size=max(2, generation))
-        # constant_liar: the members of a generation keep away from each other. Optuna searches several metrics one
-        # hyper-parameter at a time.
+        # constant_liar: trials that are under way together keep away from each other. Optuna searches several metrics
+        # one hyper-parameter at a time.
         grouped = not several and any(parameter.when for parameter in space.parameters)
         return samplers.TPESampler(seed=seed, constant_liar=True, multivariate=not several, group=grouped)
 

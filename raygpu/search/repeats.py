@@ -323,8 +323,8 @@ def known_trials(sampler: Sampler) -> Sequence[Trial] | None:
 
 
 def expected_trials(sampler: Sampler, space: Space, config: SweepConfig) -> Sequence[Trial]:
-    """Return the trials that a sampler may give out; where the search draws them as it goes, a generation's worth of
-    random ones."""
+    """Return the trials that a sampler may give out; where the search draws them as it goes, as many random ones as
+    a generation has."""
     known = known_trials(sampler)
     if known is not None:
         return known

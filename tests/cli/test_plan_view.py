@@ -27,9 +27,19 @@ from raygpu.search.architectures import Architectures
     ],
 )
 def test_what_a_search_in_process_mode_knows_when_it_draws(search: dict[str, object], said: list[str]) -> None:
-    config = SweepConfig.model_validate({"experiment": "a:b", "metric": "loss", "trials": 9, "search": search})
+    assert lines_of(search=search) == said
+
+
+def test_a_stopping_rule_in_process_mode_depends_on_what_comes_first() -> None:
+    assert lines_of(search={"algorithm": "tpe"}, stopping={"algorithm": "median"}) == [
+        "plan: tpe draws each trial by all results so far"
+    ]
+
+
+def lines_of(**values: object) -> list[str]:
+    config = SweepConfig.model_validate({"experiment": "a:b", "metric": "loss", "trials": 9, **values})
     made = plan([Node(8, 1, 100)], {"": Choice(Share(5), "asked for")}, 9)
-    assert plan_lines(config, made, ["a GPU"])[1:] == said
+    return plan_lines(config, made, ["a GPU"])[1:]
 
 
 def test_many_signatures_and_what_they_cost() -> None:
@@ -39,7 +49,7 @@ def test_many_signatures_and_what_they_cost() -> None:
         " 2.2 trials on average where one signature would allow 24"
     ]
     (line,) = architecture_lines(found, drawn=False)
-    assert line.startswith("plan: a generation of 24 trials has about 11 signatures")
+    assert line.startswith("plan: 24 trials drawn at random have about 11 signatures")
 
 
 def test_no_end_of_values_and_a_few() -> None:

@@ -117,7 +117,9 @@ class SweepProbe:
             if last > 1 and not repays(WORKER_S):
                 benchmark.notes.append(f"process: {n} at once not tried: a quarter of the sweep's time was over")
                 return
-            benchmark.measure({way: n for way in ways if way != "fused" and n <= self.size.of(way)})
+            numbers_by_way = {way: min(n, self.size.of(way)) for way in ways if way != "fused"}
+            measured = {(point.way, point.n) for point in benchmark.points}
+            benchmark.measure({way: of for way, of in numbers_by_way.items() if of > 1 and (way, of) not in measured})
 
 
 def _rates(benchmark: ConcurrencyBenchmark, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:

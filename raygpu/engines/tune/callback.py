@@ -90,6 +90,8 @@ class ArrayCallback(tune.Callback):
                 self._forget([name])
                 self.live.timeline.go_back(name, 0)
                 self.live.writer.restart(started)
+            elif known is None and self.live.is_resumed:
+                self.live.writer.restart(started)  # it may have begun after the last snapshot, with other values
             else:
                 self.live.writer.begin(started)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -49,6 +49,13 @@ class DeviceSlots:
             return free
         least = min(load, key=lambda device: load[device])
         return least if load[least] <= STAGED else None
+
+    def is_any_free(self, parts: Mapping[str, Fraction]) -> bool:
+        """Return whether a device type has a free slot. parts: part of a GPU that one more trial takes, by type."""
+        return any(
+            self.has_room(part) and self._load(device) + part <= self._num_gpus[device]
+            for device, part in parts.items()
+        )
 
     def has_room(self, part: Fraction) -> bool:
         """Return whether the limit on reserved GPUs has room for this part of a GPU."""

@@ -61,7 +61,8 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     # What a script starts are the clients, and not the worker that starts it.
     pids = live.running_pids if context.source.kind != "command" else set
     with context.mps.watched(pids, context.warn):
-        # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
+        # One more is staged for each slot, or Tune would end a worker between two trials instead of reusing it; a
+        # search that learns has `WorkerReuse` for that.
         fit(context, trainable, searcher, live, max_concurrent=2 * max(arrays.slots, alone.slots), resume=resume)
     if population is not None and not live.stopping:
         population.folder.remove()

@@ -105,6 +105,11 @@ class LiveSweep:
         LiveSweep.current = self
 
     @property
+    def is_resumed(self) -> bool:
+        """Whether the sweep goes on from a saved state."""
+        return self.take_back is not None
+
+    @property
     def stopping(self) -> bool:
         """Whether the sweep is to stop so that it can go on: after an interrupt or its time budget, because its first
         trials failed, because the tracking store cannot be opened, or because an actor was lost."""

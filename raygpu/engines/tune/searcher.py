@@ -77,9 +77,11 @@ class ArraySearcher(Searcher):
         """Return the next array's or trial's config; None to wait, FINISHED without more trials."""
         if self.live.stopping and self.given:
             return None  # Tune is about to stop; without any trial under way it would wait here for the next one
-        if len(self.given) >= (self.device_slots.slots if self.sampler.draws_singly else self.max_concurrent):
+        if len(self.given) >= self.max_concurrent:
             return None
         if not self.waiting:
+            if self.sampler.draws_singly and not self._has_free_slot():
+                return None
             self._draw()
         if not self.waiting:
             return Searcher.FINISHED if self.sampler.finished and not self.given else None
@@ -113,12 +115,18 @@ class ArraySearcher(Searcher):
         else:
             trial = self.live.trials[request.trial_ids[0]]
             shares, fitting = self.live.shares.of(trial), self.live.shares.fitting(trial)
-        # The last trials go where a slot is free by then, and so do those that are drawn for it.
+        # The last trials go where a slot is free by then, and so do those that are drawn for a free slot.
         left = len(self.waiting) + self.sampler.num_trials - len(self.live.trials)
-        staging = left > self.device_slots.slots and not self.sampler.draws_singly
+        is_drawn_for_a_slot = self.sampler.draws_singly and len(fitting) == len(self.device_slots.devices)
+        staging = left > self.device_slots.slots and not is_drawn_for_a_slot
         parts = {device: share.part for device, share in shares.items()}
         device = self.device_slots.choose(fitting, parts, staging=staging)
         return None if device is None else (device, shares[device])
+
+    def _has_free_slot(self) -> bool:
+        """Return whether a trial with the plan's share would run at once."""
+        assert isinstance(self.plan, Plan)  # arrays are drawn in generations
+        return self.device_slots.is_any_free({part.device: part.share.part for part in self.plan.parts})
 
     def _draw(self) -> None:
         """Draw the next trial; in fused mode all that the sampler gives now, ordered as arrays and as trials alone."""

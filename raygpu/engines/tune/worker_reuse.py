@@ -1,4 +1,4 @@
-"""Workers between two generations: they wait for the next trials instead of being ended and started again."""
+"""Workers of a search that learns: they wait for the next trials instead of being ended and started again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class WorkerReuse:
     """Decides when Tune keeps workers that have no trial.
 
     Tune ends a worker that has no trial, but for a single one, if no trial waits for its share of a GPU. A search that
-    waits for the results of a generation would so lose its workers, each of which takes seconds to start.
+    draws a trial once a slot is free, or waits for the results of a generation, would so lose its workers, each of
+    which takes seconds to start.
     """
 
     def __init__(self, live: LiveSweep) -> None:

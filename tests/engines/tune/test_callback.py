@@ -181,6 +181,22 @@ def test_a_failed_trial_that_runs_again_is_forgotten_by_the_rule(
     assert forgotten == ["t0000"]
 
 
+@pytest.mark.parametrize(("is_resumed", "known"), [(False, False), (True, False), (True, True)])
+def test_a_trial_that_may_have_begun_with_other_values_gets_a_new_run(
+    tmp_path: Path, *, is_resumed: bool, known: bool
+) -> None:
+    """A trial that a search draws by all results so far may be another one after its command was killed."""
+    alone, begun = Alone(tmp_path), list[str]()
+    alone.runs.begin = lambda trial: begun.append("begin")  # type: ignore[method-assign]
+    alone.runs.restart = lambda trial: begun.append("restart")  # type: ignore[attr-defined]
+    if is_resumed:
+        alone.live.take_back = lambda under_way: None
+    if not known:
+        del alone.records.by_id["t0000"]
+    alone.callback.on_trial_start(0, [], alone.trial)
+    assert begun == ["restart" if is_resumed and not known else "begin"]
+
+
 @pytest.mark.parametrize(
     "error", [ActorDiedError(), RayTaskError("forget", "", KeyError("t0000")).as_instanceof_cause()]
 )

@@ -65,6 +65,30 @@ def test_no_more_is_reserved_than_the_run_may_have() -> None:
     assert slots.choose([""], third, staging=True) == ""
 
 
+def test_a_slot_is_free_if_one_more_trial_runs_at_once() -> None:
+    made = two_types(fast=2, slow=1)
+    slots = DeviceSlots(made)
+    for holder, device in (("a", FAST), ("b", SLOW)):
+        assert slots.is_any_free(parts(made))
+        slots.take(holder, device, parts(made)[device])
+    assert slots.is_any_free(parts(made)), "half of the fast one"
+    slots.take("retried, waits for its place", SLOW, Fraction(1))
+    assert slots.is_any_free(parts(made)), "what waits for one type leaves the other free"
+    slots.take("retried, with a larger share", FAST, Fraction(1))
+    assert not slots.is_any_free(parts(made))
+
+
+@pytest.mark.parametrize(("most", "num_gpus", "fraction", "at_once"), [(1, 2, 1, 1), (None, 3, 2, 1), (None, 2, 1, 2)])
+def test_slots_are_whole_gpus_within_the_limit(most: int | None, num_gpus: int, fraction: int, at_once: int) -> None:
+    share = Share(1, fraction) if fraction > 1 else Share(1)
+    made = plan([Node(64, num_gpus, 100)], {"": Choice(share, "")}, 100, None if most is None else Fraction(most))
+    slots, count = DeviceSlots(made), 0
+    while slots.is_any_free(parts(made)):
+        slots.take(str(count), "", parts(made)[""])
+        count += 1
+    assert count == at_once == made.slots
+
+
 def test_what_the_run_may_have_goes_to_the_faster_type_first() -> None:
     nodes = [Node(64, 2, 100, device="slow", device_gib=8.0), Node(64, 1, 100, device="fast", device_gib=24.0)]
     choices = {FAST: Choice(Share(2), ""), SLOW: Choice(Share(1), "")}

@@ -1,0 +1,49 @@
+"""What a probe inside a sweep measures, without processes."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raygpu.engines.profiling.sweep_probe import SweepProbe
+from raygpu.planning.cost_model import Size
+from raygpu.planning.profiles import Point
+
+
+class Benchmark:
+    """Measurements of a device on which each way takes as many trainings as there are."""
+
+    measurable = True
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.notes: list[str] = []
+
+    def measure(self, numbers: dict[Any, int]) -> None:
+        for way, n in numbers.items():
+            assert (way, n) not in [(point.way, point.n) for point in self.points], "measured once"
+            self.points.append(Point(way, n, 1000.0 * n, float(n)))
+
+
+@pytest.mark.parametrize(
+    ("uuid", "num_cpus", "members", "processes", "split"),
+    [
+        (None, 16, 8, [1, 16], [8]),
+        (None, 4, 8, [1, 4], [4]),
+        ("GPU-1", 16, 3, [1, 2, 4, 8], [2, 3]),
+        ("GPU-1", 16, 1, [1, 2, 4, 8], []),
+    ],
+)
+def test_trials_of_one_process_are_bound_by_a_generation(
+    uuid: str | None, num_cpus: int, members: int, processes: list[int], split: list[int]
+) -> None:
+    cluster: Any = SimpleNamespace(devices=[SimpleNamespace(uuid=uuid)])
+    workload: Any = None
+    benchmark: Any = Benchmark()
+    probing = SweepProbe(cluster, workload, Size(trials=60, epochs=20, at_once=60, members=members))
+    probing._measure(benchmark, ["process", "split"], work=1e9, started=time.monotonic(), num_cpus=num_cpus)
+    assert [point.n for point in benchmark.points if point.way == "process"] == processes
+    assert [point.n for point in benchmark.points if point.way == "split"] == split
