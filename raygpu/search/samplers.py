@@ -162,7 +162,7 @@ class OptunaSampler:
         self.generations: Generations | None = generations
         self.num_trials = generations.num_sets
         self.seed = seed
-        self._failed = optuna.trial.TrialState.FAIL
+        self._failed, self._scored = optuna.trial.TrialState.FAIL, optuna.trial.create_trial
         chosen = optuna_sampler(algorithm, space, seed=seed, generation=generations.first, several=len(maximize) > 1)
         self._study = optuna.create_study(
             directions=["maximize" if more else "minimize" for more in maximize], sampler=chosen
@@ -177,10 +177,12 @@ class OptunaSampler:
         self._ready: list[Trial] = []
         self._scores: dict[str, float | None] = {}
         self._further: dict[str, Sequence[float | None]] = {}
+        self._without_score: dict[str, Any] = {}
+        """Trials that Optuna was told to have failed, by id."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "num_trials" not in state:  # a sweep that an earlier commit began
-            state["num_trials"] = state["generations"].num_sets
+            state |= {"num_trials": state["generations"].num_sets, "_without_score": {}}
         vars(self).update(state)
 
     @property
@@ -210,6 +212,9 @@ class OptunaSampler:
         if trial_id in self._asked:
             self._scores[trial_id] = score
             self._further[trial_id] = further
+        elif trial_id in self._without_score and (values := self._values(score, further)) is not None:
+            failed = self._without_score.pop(trial_id)
+            self._study.add_trial(self._scored(params=failed.params, distributions=failed.distributions, values=values))
 
     def end_generations(self) -> None:
         """Draw each trial by all results so far from now on."""
@@ -236,10 +241,12 @@ class OptunaSampler:
         """Tell Optuna the scores of the trials that have ended, in trial order."""
         for trial_id in [name for name in self._asked if name in self._scores]:
             values = self._values(self._scores.pop(trial_id), self._further.pop(trial_id))
+            asked = self._asked.pop(trial_id)
             if values is None:
-                self._study.tell(self._asked.pop(trial_id), state=self._failed)
+                self._study.tell(asked, state=self._failed)
+                self._without_score[trial_id] = asked
             else:
-                self._study.tell(self._asked.pop(trial_id), values)
+                self._study.tell(asked, values)
 
     def _values(self, score: float | None, further: Sequence[float | None]) -> list[float] | None:
         """Return what Optuna is told; None for a trial that failed. Optuna leaves a trial that is told NaN or infinity

@@ -134,6 +134,21 @@ def test_without_generations_a_search_goes_on_after_a_stop_with_trials_under_way
     assert (len(asked(copy, 6, told=True)), copy.finished) == (6, True)
 
 
+@pytest.mark.parametrize("algorithm", ["tpe", "gp", "cmaes", "nsgaii"])
+def test_a_trial_that_failed_and_is_trained_again_counts(algorithm: str) -> None:
+    search = search_of(algorithm)
+    first = list(iter(search.next, None))
+    for trial in first:
+        search.tell(trial.trial_id, None if trial.trial_id == "t0003" else objective(trial))
+    assert search.next() is not None, "it does not block"
+    search = cloudpickle.loads(cloudpickle.dumps(search))
+    for score in (None, 0.25, 0.5):  # it fails once more, then counts, once
+        search.tell("t0003", score)
+    told = [trial for trial in search._study.trials if trial.values == [0.25]]
+    assert [trial.params["x"] for trial in told] == [first[3].hyperparameters["x"]]
+    assert run(search)
+
+
 def test_a_search_that_goes_on_in_arrays_waits_for_what_is_under_way() -> None:
     search = singly()
     first = asked(search, 3, told=False)
