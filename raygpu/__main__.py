@@ -74,8 +74,8 @@ def _run(words: Sequence[str]) -> int:
     if name not in COMMANDS:
         from raygpu.errors import BadInput, suggestion
 
-        known = list(COMMANDS)
-        raise BadInput(f"read {name!r}{suggestion(name, known)}; allowed: {', '.join(known)}")
+        commands = list(COMMANDS)
+        raise BadInput(f"read {name!r}{suggestion(name, commands)}; allowed: {', '.join(commands)}")
     code: int = importlib.import_module(f"raygpu.{MODULES.get(name, name)}").main(rest)
     return code
 

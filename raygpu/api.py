@@ -192,10 +192,10 @@ def _start(
     if trial is None:
         values, folder, stem = _with_experiment(what, fields), Path.cwd(), _stem(what)
     else:
-        own = _of_trial(trial).items()
-        known = {name: value for name, value in own if name in schema.model_fields or name == "hyperparameters"}
+        items = _of_trial(trial).items()
+        settings = {name: value for name, value in items if name in schema.model_fields or name == "hyperparameters"}
         sweep_name, folder = trial.sweep.name, trial.sweep.directory.source_folder
-        values, stem = laid_over(known, fields), f"{sweep_name}-{'train' if schema is TrainConfig else 'measured'}"
+        values, stem = laid_over(settings, fields), f"{sweep_name}-{'train' if schema is TrainConfig else 'measured'}"
     values[schema.TABLE] = {
         **values.pop("hyperparameters", {}),
         **values.get(schema.TABLE, {}),
@@ -225,8 +225,8 @@ def _of_trial(trial: SweepTrial) -> dict[str, Any]:
     if config.population.interval is not None:
         if best is None or trial.trial_id != best.trial_id:
             raise BadInput(NO_SCHEDULE.format(trial_id=trial.trial_id, instead="name the sweep, or its best trial"))
-        own = promoted(str(trial.sweep.folder), lambda: config.tracking, checkpoint=False)
-        return own.values | {"runs_dir": config.runs_dir}
+        promotion = promoted(str(trial.sweep.folder), lambda: config.tracking, checkpoint=False)
+        return promotion.values | {"runs_dir": config.runs_dir}
     values = training_values(
         config,
         trial.sweep.name,

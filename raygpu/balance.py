@@ -180,13 +180,13 @@ class _Measuring:
             first, shares = self._first(trainings, wanted)
             equal = split_batch(sum(shares), [1.0] * len(shares))
             same = list(shares) == equal
-            own, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
+            tried_turns, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
         self.readings |= trainings.readings
         return BalanceVerdict(
             curves=curves,
             groups=[] if asked else alike(curves),
             split=predict(curves, shares),
-            tried=MeasuredSplit(shares, tuple(own)),
+            tried=MeasuredSplit(shares, tuple(tried_turns)),
             equal=MeasuredSplit(tuple(equal), tuple(its)) if its else None,
             fits=same or bool(its),
             asked=asked,
@@ -214,8 +214,8 @@ class _Measuring:
                 first = max(1, self.configured // self.where.ranks)
                 curves = benchmark.doubled(first, say)
             else:
-                whole = self.configured
-                curves = benchmark.around(around(max(1, whole // self.where.ranks), whole), say)
+                batch = self.configured
+                curves = benchmark.around(around(max(1, batch // self.where.ranks), batch), say)
             level = level_groups(curves, alike(curves))
             return curves, balance_shares(level, self._whole(level)).shares
         except ValueError as error:
@@ -265,18 +265,18 @@ class _Measuring:
         """
         from raygpu.engines.train.production import TrainingFailed
 
-        own, its, seconds = [first], [], self.config.turn_s
+        tried_turns, its, seconds = [first], [], self.config.turn_s
         try:
             its.append(trainings.train(equal, seconds))
-            while needs_another_pair(own, its, self.config.rounds):
-                order = [(its, equal), (own, shares)]  # neither has always the quieter moment
-                for turns, part in order if len(own) % 2 else reversed(order):
+            while needs_another_pair(tried_turns, its, self.config.rounds):
+                order = [(its, equal), (tried_turns, shares)]  # neither has always the quieter moment
+                for turns, part in order if len(tried_turns) % 2 else reversed(order):
                     turns.append(trainings.train(part, seconds))
         except TrainingFailed as error:
             if not error.out_of_memory:
                 raise
-            return own, []
-        return own, its
+            return tried_turns, []
+        return tried_turns, its
 
 
 def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceVerdict, write: Path | None) -> BalanceResult:
@@ -287,7 +287,7 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceVerdict,
     ranks, samples_per_epoch = measuring.where.ranks, measuring.samples_per_epoch
     before, after = (
         balance_view.Step(plan.parallel.global_batch, plan.settings.lr)
-        for plan in (spread(_equal(config, whole), ranks, samples_per_epoch) for whole in (None, sum(verdict.shares)))
+        for plan in (spread(_equal(config, batch), ranks, samples_per_epoch) for batch in (None, sum(verdict.shares)))
     )
     lines = [*balance_view.lines(verdict), *balance_view.training(before, after, samples_per_epoch)]
     console.results(["", *balance_view.table(devices, verdict, measuring.readings), ""])

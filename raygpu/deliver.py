@@ -88,9 +88,9 @@ def _is_interrupted(summary: Mapping[str, Any], config: ProblemConfig) -> bool:
 
 def _checkpoint(summary: Mapping[str, Any]) -> AbstractContextManager[Path | None]:
     """Return the checkpoint of a production training as a folder on this machine; None if there is none any more."""
-    if summary["checkpoint"] is None or not (kept := Storage(summary["checkpoint"])).is_dir():
+    if summary["checkpoint"] is None or not (checkpoint := Storage(summary["checkpoint"])).is_dir():
         return nullcontext()
-    return fetched(kept)
+    return fetched(checkpoint)
 
 
 def _main(arguments: Arguments) -> int:

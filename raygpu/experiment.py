@@ -169,10 +169,10 @@ def reads_later(arrays: Arrays) -> bool:
 def class_labels(targets: Arrays | None) -> np.ndarray | None:
     """Return targets that are classes, one array of whole numbers; None for other targets, and for those of a data set
     that does not list them."""
-    known = targets.listed if is_read_later(targets) else targets  # type: ignore[union-attr]
-    if not isinstance(known, np.ndarray) or known.ndim != 1 or not np.issubdtype(known.dtype, np.integer):
+    labels = targets.listed if is_read_later(targets) else targets  # type: ignore[union-attr]
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         return None
-    return known
+    return labels
 
 
 def _strata(targets: Arrays | None) -> np.ndarray | None:

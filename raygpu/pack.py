@@ -94,8 +94,8 @@ def run(
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder)
     files += report_of(folder, console.line, console.warn)
-    kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
-    console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
+    path = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
+    console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {path}" if path else ""))
     verdict = profile_view.verdict(profile)
     try:
         _track(config, profile, {}, files, measurement_description(config, folder, verdict), console)
@@ -121,10 +121,10 @@ def advise(
     if profile is not None:
         profile = profile.in_epochs_of(measuring.samples_per_epoch)
     most = max(config.chosen_numbers or (config.most,))
-    kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
+    is_kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
     with removed_if_failed(folder):
-        if profile is None or not kept:
+        if profile is None or not is_kept:
             profile = _profiled(measuring, ways, notes, folder, console)
             if profile.best() is not None:
                 store.keep(profile)
@@ -133,9 +133,9 @@ def advise(
         advice = judge(profile, scaling)
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = [*_write(profile, folder), folder.advice]
-        folder.advice.write_text(json.dumps(asdict(advice) | {"kept": kept}, indent=1))
+        folder.advice.write_text(json.dumps(asdict(advice) | {"kept": is_kept}, indent=1))
     files += report_of(folder, console.line, console.warn)
-    console.results(["", *advice_view.table(advice), *advice_view.evidence(profile, advice, kept=kept)])
+    console.results(["", *advice_view.table(advice), *advice_view.evidence(profile, advice, kept=is_kept)])
     console.result(f"advice, plots and data in {folder.path}")
     verdict = advice_view.verdict(profile, advice)
     devices = {"pack/advice/devices": advice.devices} if advice.answer in ("one", "several") else {}
@@ -204,8 +204,8 @@ def compare(
     console = console or LiveConsole()
     measuring = find_training(config, stem, source_folder, console.lines)
     store = measuring.prepared.profiles
-    known = (p.in_epochs_of(measuring.samples_per_epoch) for p in store.all())
-    profiles = [p for p in known if p.subject.same_training(measuring.subject) and p.best() is not None]
+    all_profiles = (p.in_epochs_of(measuring.samples_per_epoch) for p in store.all())
+    profiles = [p for p in all_profiles if p.subject.same_training(measuring.subject) and p.best() is not None]
     if not profiles:
         raise BadInput(
             f"--compare: {store.folder} has no profile of this training; measure it here by {typed('pack')}, and"

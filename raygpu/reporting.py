@@ -165,20 +165,20 @@ class _Script:
 
     def checkpoint(self, state: Any) -> None:
         """Write the state into the folder, with the number of its epoch if this process counts them."""
-        kept = Kept.load(self.folder)
+        last_state = Kept.load(self.folder)
         earlier = int(os.environ.get(EPOCH_VARIABLE, "0")) if _went_on_from is None else _went_on_from
         epoch = earlier + _num_reports + 1 if _num_reports else 0
-        Kept(epoch, pickle.dumps(state), kept.number + 1 if kept else 1).dump(self.folder)
+        Kept(epoch, pickle.dumps(state), last_state.number + 1 if last_state else 1).dump(self.folder)
 
     def load(self) -> Any | None:
         """Return the state of the last checkpoint; None if there is none."""
         global _went_on_from
-        kept = Kept.load(self.folder)
-        if kept is None:
+        state = Kept.load(self.folder)
+        if state is None:
             return None
-        if kept.epoch and not _num_reports:  # a later load goes back to a state, and the number of reports does not
-            _went_on_from = kept.epoch
-        return pickle.loads(kept.state)
+        if state.epoch and not _num_reports:  # a later load goes back to a state, and the number of reports does not
+            _went_on_from = state.epoch
+        return pickle.loads(state.state)
 
 
 class _OutsideOfSweeps:

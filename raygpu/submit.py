@@ -68,8 +68,8 @@ def _main(argv: list[str]) -> int:
     if verb in COMMANDS:
         return _submit(COMMANDS[verb], words, asked)
     if verb not in VERBS:
-        known = [*COMMANDS, *VERBS]
-        raise BadInput(f"read {verb!r}{suggestion(verb, known)}; allowed: {', '.join(known)}")
+        choices = [*COMMANDS, *VERBS]
+        raise BadInput(f"read {verb!r}{suggestion(verb, choices)}; allowed: {', '.join(choices)}")
     if verb == "list":
         if words:
             raise BadInput(f"list: read {' '.join(words)!r}; it takes nothing")
@@ -113,8 +113,8 @@ def _jobs(options: Mapping[str, str]) -> Jobs:
 def _jobs_with(name: str, options: Mapping[str, str]) -> SubmittedJobs:
     """Return the jobs among which a job of this name is: Slurm's, if it was submitted there and no address is given."""
     slurm = SlurmJobs()
-    given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
-    if "address" not in options and (slurm.has(name) or (not given and commands.answers_here())):
+    address = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
+    if "address" not in options and (slurm.has(name) or (not address and commands.answers_here())):
         return slurm
     return _jobs(options)
 
@@ -215,9 +215,9 @@ def _stop(jobs: SubmittedJobs, job_id: str) -> int:
 
 def _list(options: Mapping[str, str]) -> int:
     """Print the jobs of Slurm, if that is here and no address is given, and those of the cluster that is known."""
-    given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
+    address = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
     where: list[SubmittedJobs] = [SlurmJobs()] if "address" not in options and commands.answers_here() else []
-    if given or not where:
+    if address or not where:
         where.append(_jobs(options))
     num_jobs = 0
     for jobs in where:

@@ -93,8 +93,8 @@ def run(
         if groups.sharing == "fused":
             show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, user_code.splits, groups.groups)
-        own = starting.config if starting is not None else config
-        planner = Planner(own, prepared.sampler.num_trials, groups, measurer, show)
+        effective_config = starting.config if starting is not None else config
+        planner = Planner(effective_config, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
             planner.ahead(local_hardware(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:

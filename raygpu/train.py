@@ -91,8 +91,12 @@ def run(
             require_one_fitting(problem, prepared.trial, resume.training_checkpoints())
             kept_start(resume)
         begun = resume.read_run().get("global_batch") if resume is not None else None
-        own = starting.config if starting is not None else config
-        planned = layout(own, problem, local, simulated=simulated, global_batch=begun) if local is not None else None
+        effective_config = starting.config if starting is not None else config
+        planned = (
+            layout(effective_config, problem, local, simulated=simulated, global_batch=begun)
+            if local is not None
+            else None
+        )
         if starting is None:
             console.results(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])
             return TrainingResult({}, None, False)

@@ -74,10 +74,10 @@ class Flags:
             for flag in sorted({match[0] for word in words if (match := _HYPERPARAMETER.match(word))}):
                 parser.add_argument(flag, dest=flag[2:].replace("-", "_"), nargs="?")
         try:
-            known, rest = parser.parse_known_args(words)
+            namespace, rest = parser.parse_known_args(words)
         except argparse.ArgumentError as error:
             raise BadInput(f"{error.argument_name}: takes no value") from error
-        values = vars(known)
+        values = vars(namespace)
         wanted = {name: f"{expected(field.annotation)} is wanted" for name, field in fields.items()} | {**self.options}
         missing = [name for name, value in values.items() if value is None]
         faults = [f"{as_flag(name)}: no value given; {wanted.get(name, 'a value is wanted')}" for name in missing]
@@ -100,13 +100,13 @@ class Flags:
             usage=usage, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter,
             add_help=False, allow_abbrev=False, exit_on_error=False, argument_default=argparse.SUPPRESS,
         )  # fmt: skip
-        own = parser.add_argument_group("flags of this command")
-        own.add_argument("-h", "--help", dest="help", action="store_true", help="Print this help.")
+        command_flags = parser.add_argument_group("flags of this command")
+        command_flags.add_argument("-h", "--help", dest="help", action="store_true", help="Print this help.")
         for name, text in self.switches.items():
             forms = [SHORT[name]] if name in SHORT else []
-            own.add_argument(*forms, f"--{name}", dest=name, action="store_true", help=text)
+            command_flags.add_argument(*forms, f"--{name}", dest=name, action="store_true", help=text)
         for name, text in self.options.items():
-            own.add_argument(f"--{name}", dest=name, nargs="?", metavar="text", help=text)
+            command_flags.add_argument(f"--{name}", dest=name, nargs="?", metavar="text", help=text)
         keys = parser.add_argument_group("flags for the keys of the file, each with [its values]")
         for name, field in self._fields().items():
             default = f" (default: {field.default})" if field.default is not None else ""

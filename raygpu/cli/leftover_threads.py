@@ -21,10 +21,10 @@ def _watch() -> None:
     main = threading.main_thread()
     main.join()  # it ends with the interpreter's wait for the others
     time.sleep(PATIENCE_S)
-    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
-    if left:
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
+    if names:
         print(
-            f"raygpu: done, but a thread of the experiment's code still runs: {', '.join(left)}; the command ends with"
+            f"raygpu: done, but a thread of the experiment's code still runs: {', '.join(names)}; the command ends with"
             " it, or by Ctrl-C; threads that nothing waits for are made with daemon=True",
             file=sys.stderr,
             flush=True,

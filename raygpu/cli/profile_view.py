@@ -120,10 +120,10 @@ def laws(profile: Profile) -> list[str]:
             lines.append(f"{way}: {work_unit} takes {_step_costs(profile, step, size, [p.n for p in measured])}")
         elif way != "fused" and law is not None and len(measured) > 2:
             peak = "no peak" if math.isinf(law.peak) else f"peak at {max(1, round(law.peak)):,}"
-            known = {"contention": law.contention, "coherency": law.coherency}
+            coefficients = {"contention": law.contention, "coherency": law.coherency}
             costs = ", ".join(
                 f"{_percent(cost)} {name}" if round(100 * cost, 1) > 0 else f"{name} not measurable"
-                for name, cost in known.items()
+                for name, cost in coefficients.items()
             )
             lines.append(f"{way}: {costs} (USL), {peak}")
     return lines

@@ -58,8 +58,8 @@ class SweepConsole(LiveConsole):
 
     def update(self, snapshot: Snapshot, readings: Readings | None = None, trouble: str | None = None) -> None:
         """Show the state. readings: NVML's. trouble: why nothing reaches MLflow at present."""
-        self._readings = known = readings or {}
-        self._show(lambda: self._table(snapshot, known), lambda: self._text(snapshot, known), trouble)
+        self._readings = gpu_readings = readings or {}
+        self._show(lambda: self._table(snapshot, gpu_readings), lambda: self._text(snapshot, gpu_readings), trouble)
 
     def stop(self, snapshot: Snapshot) -> None:
         """Leave the last state on the screen."""
@@ -128,10 +128,10 @@ class SweepConsole(LiveConsole):
         shown = self.devices if len(self.devices) <= most else self.devices[: most - 1]
         rows = [(f"gpu {device.index}", self._gpu(s, device, readings)) for device in shown]
         if rest := self.devices[len(shown) :]:
-            held = sum(s.held.get(device.index, 0.0) for device in rest) / len(rest)
+            mean_share = sum(s.held.get(device.index, 0.0) for device in rest) / len(rest)
             rates = [rate for device in rest if (rate := s.samples_per_s.get(device.index)) is not None]
             total = f"  {throughput(sum(rates))}" if rates else ""
-            rows.append(("others", self._share(held) + Text(f"  {len(rest)} more GPUs{total}")))
+            rows.append(("others", self._share(mean_share) + Text(f"  {len(rest)} more GPUs{total}")))
         return rows
 
     def _gpu(self, s: Snapshot, device: Device, readings: Readings) -> Text:

@@ -56,9 +56,9 @@ class TrainConsole(LiveConsole):
         rows: list[tuple[str, Text | str]] = []
         last = h.last
         inner = last.step / last.steps if last is not None and last.result is None else 0.0
-        whole = bar((h.epoch + inner) / h.epochs, blocks=self.has_blocks)
+        progress = bar((h.epoch + inner) / h.epochs, blocks=self.has_blocks)
         step = f"  step {last.step} of {last.steps}" if last is not None and last.result is None else ""
-        rows.append(("epochs", whole + Text(f" {h.epoch}/{h.epochs}{step}")))
+        rows.append(("epochs", progress + Text(f" {h.epoch}/{h.epochs}{step}")))
         curve_of = next((name for name in (self._metric, f"validation/{self._metric}") if name in h.metrics), None)
         for name, value in h.metrics.items():
             drawn = curve(h.curve(), CURVE, blocks=self.has_blocks) if name == curve_of else ""

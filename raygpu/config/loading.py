@@ -153,10 +153,10 @@ def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema
     where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else path
     message = PLAINLY.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
-        known = [name for name, _ in fields(schema)] + ["space"]
-        known += ["script.metrics"] if "script" in schema.model_fields else []
+        names = [name for name, _ in fields(schema)] + ["space"]
+        names += ["script.metrics"] if "script" in schema.model_fields else []
         command = schema.__name__.removesuffix("Config").lower()
-        return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by {typed(command)} --help"
+        return f"{where}: unknown key{suggestion(key, names)}; the keys are listed by {typed(command)} --help"
     if not keys:
         return f"{path}: {message}"
     read = redacted(detail["input"]) if isinstance(detail["input"], str) else detail["input"]

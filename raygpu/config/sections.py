@@ -214,9 +214,9 @@ def completed(uri: str) -> str:
     BadInput."""
     if uri != redacted(uri) or HIDDEN not in uri:
         return uri
-    known = os.environ.get(URI_VARIABLE, "")
-    if redacted(known) == uri:
-        return known
+    environment_uri = os.environ.get(URI_VARIABLE, "")
+    if redacted(environment_uri) == uri:
+        return environment_uri
     raise BadInput(f"tracking.uri: read {uri!r}: passwords are not kept; set {URI_VARIABLE} to the whole of it")
 
 
@@ -237,8 +237,8 @@ class TrackingSection(Section):
     def found(self) -> Self:
         """Return the section with the URI in effect: the environment's, or a kept one with its password. Raises
         BadInput."""
-        given = "uri" in self.model_fields_set
-        uri = completed(self.uri) if given else os.environ.get(URI_VARIABLE) or self.uri
+        is_configured = "uri" in self.model_fields_set
+        uri = completed(self.uri) if is_configured else os.environ.get(URI_VARIABLE) or self.uri
         return self.model_copy(update={"uri": uri})
 
 

@@ -9,14 +9,14 @@ from typing import Any
 def with_first_metric(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration's values with lists in place of texts with commas, and with the first metric as
     `metric`."""
-    given = dict(values)
+    configuration = dict(values)
     for several, first in (("metrics", "metric"), ("directions", "direction")):
-        if isinstance(given.get(several), str):
-            given[several] = [word.strip() for word in given[several].split(",") if word.strip()]
-        entries = given.get(several)
+        if isinstance(configuration.get(several), str):
+            configuration[several] = [word.strip() for word in configuration[several].split(",") if word.strip()]
+        entries = configuration.get(several)
         if isinstance(entries, list | tuple) and entries:
-            given.setdefault(first, entries[0])
-    return given
+            configuration.setdefault(first, entries[0])
+    return configuration
 
 
 def require_metrics(metric: str, direction: str | None, metrics: Sequence[str], directions: Sequence[str]) -> None:

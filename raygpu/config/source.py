@@ -52,8 +52,8 @@ class Source:
 
     def reported(self, metric: str) -> str:
         """Return the name by which its trainings report the metric that a configuration names."""
-        own = self.kind in ("function", "command") or "/" in metric
-        return metric if own else f"validation/{metric}"
+        is_full_name = self.kind in ("function", "command") or "/" in metric
+        return metric if is_full_name else f"validation/{metric}"
 
 
 def _arrived(kind: str, name: str, folder: str, script: ScriptSection) -> Source:

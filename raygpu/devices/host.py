@@ -32,15 +32,15 @@ def nodes(gpus: Sequence[Gpu], *, apart: bool = True) -> list[Node]:
     apart: whether GPU types are kept apart; otherwise all GPUs make one node, sized by the smallest. Without GPUs, one
     node with one simulated GPU.
     """
-    whole = node(len(gpus))
+    machine = node(len(gpus))
     if not gpus:
-        return [whole]
+        return [machine]
     return [
         replace(
             described(part),
-            num_cpus=whole.num_cpus if len(part) == len(gpus) else whole.num_cpus * len(part) / len(gpus),
+            num_cpus=machine.num_cpus if len(part) == len(gpus) else machine.num_cpus * len(part) / len(gpus),
             num_gpus=len(part),
-            memory_gib=whole.memory_gib * len(part) / len(gpus),
+            memory_gib=machine.memory_gib * len(part) / len(gpus),
         )
         for part in (types(gpus) if apart else [list(gpus)])
     ]
@@ -60,10 +60,10 @@ def computing(gpus: Sequence[Gpu]) -> tuple[list[Gpu], list[str]]:
     Raises BadInput if there are GPUs and all of them are in compute mode prohibited.
     """
     faults = {gpu.uuid: str(packing_refusal(gpu)) for gpu in gpus if gpu.compute_mode == "prohibited"}
-    left = [gpu for gpu in gpus if gpu.uuid not in faults]
-    if gpus and not left:
+    usable_gpus = [gpu for gpu in gpus if gpu.uuid not in faults]
+    if gpus and not usable_gpus:
         raise BadInput(list(faults.values()))
-    return left, [f"left out: {fault}" for fault in faults.values()]
+    return usable_gpus, [f"left out: {fault}" for fault in faults.values()]
 
 
 def described(gpus: Sequence[Gpu]) -> Node:

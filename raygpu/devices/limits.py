@@ -77,9 +77,9 @@ def measure_context_gib() -> float:
     torch.cuda.synchronize()
     uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
     reserved_gib = torch.cuda.memory_reserved() / GIB
-    own = (nvml.process_memory(uuid) or {}).get(os.getpid())
-    if own is not None and 0 < own - reserved_gib < LARGEST_CONTEXT_GIB:
-        return own - reserved_gib
+    process_gib = (nvml.process_memory(uuid) or {}).get(os.getpid())
+    if process_gib is not None and 0 < process_gib - reserved_gib < LARGEST_CONTEXT_GIB:
+        return process_gib - reserved_gib
     then, now = before.get(uuid), nvml.memory(uuid)
     if then is not None and now is not None:
         gone = then.free_gib - now.free_gib - reserved_gib

@@ -63,6 +63,6 @@ def gpm_source(uuid: str) -> tuple[Any, int | None]:
     device = nvml.handle(uuid)
     if device is None or not uuid.startswith(MIG):
         return device, None
-    whole = ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device)
+    gpu_handle = ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device)
     gpu_instance = ask(pynvml.nvmlDeviceGetGpuInstanceId, device)
-    return (whole, gpu_instance) if gpu_instance is not None else (None, None)
+    return (gpu_handle, gpu_instance) if gpu_instance is not None else (None, None)

@@ -199,9 +199,9 @@ def _clear(control: Control) -> None:
         if clients:
             pids = ", ".join(map(str, clients))
             raise NoMps(f"an earlier raygpu's MPS still serves processes: end {pids}")
-        left = control.quit(STOP_S)
-        if left is not None:
-            raise NoMps(left)
+        fault = control.quit(STOP_S)
+        if fault is not None:
+            raise NoMps(fault)
     for path in (control.pipe, control.log):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -201,12 +201,12 @@ def process_memory(uuid: str) -> dict[int, float | None] | None:
     ]
     if all(each is None for each in lists):
         return None
-    held: dict[int, float | None] = {}
+    gib_by_pid: dict[int, float | None] = {}
     for process in (process for each in lists for process in each or ()):
         gib = process.usedGpuMemory / GIB if process.usedGpuMemory is not None else None
-        known = held.get(process.pid)
-        held[process.pid] = gib if known is None else max(known, gib or 0.0)
-    return held
+        earlier_gib = gib_by_pid.get(process.pid)
+        gib_by_pid[process.pid] = gib if earlier_gib is None else max(earlier_gib, gib or 0.0)
+    return gib_by_pid
 
 
 def handle(uuid: str) -> Any:

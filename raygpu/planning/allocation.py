@@ -86,5 +86,5 @@ def limit_by_reservation(choices: Mapping[str, Choice], most_gpus: Fraction | No
 
 def _free_gib(nodes: Sequence[Node]) -> float | None:
     """Return the memory of the GPU that has the least free; its whole memory if the free part is unknown."""
-    known = [gib for node in nodes if (gib := node.free_gib if node.free_gib is not None else node.device_gib)]
-    return min(known, default=None)
+    gibs = [gib for node in nodes if (gib := node.free_gib if node.free_gib is not None else node.device_gib)]
+    return min(gibs, default=None)

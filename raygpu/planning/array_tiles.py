@@ -113,18 +113,18 @@ def covered(step_s: Mapping[int, float], count: int) -> dict[int, float] | None:
     step_s: by measured width. The step of `count` members itself is interpolated, for it is linear in the width, or
     extrapolated by at most a quarter.
     """
-    known = {width: seconds for width, seconds in sorted(step_s.items()) if width <= count}
-    if count in known or (known and max(known) >= LADDER[-1]):
-        return known
+    times = {width: seconds for width, seconds in sorted(step_s.items()) if width <= count}
+    if count in times or (times and max(times) >= LADDER[-1]):
+        return times
     wider = min((width for width in step_s if width > count), default=None)
-    if wider is None and (not known or len(known) < 2 or IDLE * max(known) < count):
+    if wider is None and (not times or len(times) < 2 or IDLE * max(times) < count):
         return None
-    if not known:
+    if not times:
         return None
-    low = max(known)
+    low = max(times)
     if wider is None:
-        return known | {count: Affine.fit(known).at(count)}
-    return known | {count: known[low] + (step_s[wider] - known[low]) * (count - low) / (wider - low)}
+        return times | {count: Affine.fit(times).at(count)}
+    return times | {count: times[low] + (step_s[wider] - times[low]) * (count - low) / (wider - low)}
 
 
 def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]) -> list[TilePlan]:

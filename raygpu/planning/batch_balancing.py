@@ -84,10 +84,10 @@ def relative(curves: Sequence[ThroughputCurve]) -> list[Interval]:
     """Return each device's speed over the geometric mean of all, from rounds in which all were measured; 1 for a single
     device."""
     speeds = []
-    for own in curves:
+    for rank_curve in curves:
         ratios = [
-            own.rounds[batch][place] / math.exp(fmean(math.log(curve.rounds[batch][place]) for curve in curves))
-            for batch in own.rounds
+            rank_curve.rounds[batch][place] / math.exp(fmean(math.log(curve.rounds[batch][place]) for curve in curves))
+            for batch in rank_curve.rounds
             if all(batch in curve.rounds for curve in curves)
             for place in range(min(len(curve.rounds[batch]) for curve in curves))
         ]
@@ -119,7 +119,7 @@ def differ(one: ThroughputCurve, other: ThroughputCurve, confidence: float = CON
     pairs = [pair for batch in batches for pair in zip(one.rounds[batch], other.rounds[batch], strict=False)]
     if not pairs:
         return False
-    speed_ratio = ratio([own for own, _ in pairs], [its for _, its in pairs], confidence)
+    speed_ratio = ratio([rate for rate, _ in pairs], [its for _, its in pairs], confidence)
     return speed_ratio.low > 1 + NEGLIGIBLE or speed_ratio.high < 1 / (1 + NEGLIGIBLE)
 
 
@@ -130,8 +130,8 @@ def level_groups(curves: Sequence[ThroughputCurve], groups: Sequence[Sequence[in
         batches = [batch for batch in curves[group[0]].rates if all(batch in curves[rank].rates for rank in group)]
         rates = {batch: math.exp(fmean(math.log(curves[rank].rates[batch]) for rank in group)) for batch in batches}
         for rank in group if rates else ():
-            own = {batch: rates.get(batch, rate) for batch, rate in curves[rank].rates.items()}
-            level_curves[rank] = ThroughputCurve(own, curves[rank].ended, curves[rank].rounds)
+            level_rates = {batch: rates.get(batch, rate) for batch, rate in curves[rank].rates.items()}
+            level_curves[rank] = ThroughputCurve(level_rates, curves[rank].ended, curves[rank].rounds)
     return level_curves
 
 

@@ -162,8 +162,8 @@ def _packings(
 def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1) -> tuple[int, str]:
     """Return the largest number of trainings at once on a device in this way, and the limit that binds, as text."""
     curve, end = gaining(group.profile, way)
-    given = group.size.of(way)
-    bounds = {end: curve, f"{given} trials at once": math.ceil(given / num_gpus)}
+    trials_at_once = group.size.of(way)
+    bounds = {end: curve, f"{trials_at_once} trials at once": math.ceil(trials_at_once / num_gpus)}
     for field, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
         line = group.profile.memory(way, field)  # type: ignore[arg-type] # two names that are literals
         if line is not None and line.each > 0 and free_gib is not None:
@@ -212,8 +212,8 @@ def _option(
         wall_s += group_s
         off_s += group_s * _off(group.profile, own_way, number)
         gibs.append(_gib(group.profile, own_way, number))
-    known = [gib for gib in gibs if gib is not None]
-    return Option(way, n, fused, wall_s, max(known, default=None), bound, off_s)
+    peaks_gib = [gib for gib in gibs if gib is not None]
+    return Option(way, n, fused, wall_s, max(peaks_gib, default=None), bound, off_s)
 
 
 def _off(profile: Profile, way: Way, n: int) -> float:
@@ -280,14 +280,14 @@ def _rate(profile: Profile, way: Way, n: int) -> float:
 def _evaluation_share(profile: Profile, way: Way) -> float:
     """Return the seconds of evaluation over those of training, per epoch: of one training, or at an array's best
     width."""
-    known = [p for p in profile.of(way) if p.evaluation_s is not None and p.samples_per_s]
-    if not known or profile.num_train is None:
+    points = [p for p in profile.of(way) if p.evaluation_s is not None and p.samples_per_s]
+    if not points or profile.num_train is None:
         return 0.0
     if way != "fused":
-        point, count = known[0], 1
+        point, count = points[0], 1
     else:
-        highest = max(p.samples_per_s or 0.0 for p in known)
-        point = next(p for p in known if (p.samples_per_s or 0.0) >= FALLING * highest)
+        highest = max(p.samples_per_s or 0.0 for p in points)
+        point = next(p for p in points if (p.samples_per_s or 0.0) >= FALLING * highest)
         count = point.n
     rate = (point.samples_per_s or 0.0) / (point.n if way != "fused" else 1)
     return (point.evaluation_s or 0.0) * rate / (profile.num_train * count)
@@ -295,10 +295,10 @@ def _evaluation_share(profile: Profile, way: Way) -> float:
 
 def _start_s(profile: Profile, way: Way, n: int) -> float:
     """Return the seconds to start the processes of a way."""
-    known = {p.n: p.start_s for p in profile.of(way) if p.start_s is not None}
+    times = {p.n: p.start_s for p in profile.of(way) if p.start_s is not None}
     if way in ("process", "mps"):
-        return max((seconds for number, seconds in known.items() if number <= n), default=WORKER_S)
-    return max(known.values(), default=WORKER_S)
+        return max((seconds for number, seconds in times.items() if number <= n), default=WORKER_S)
+    return max(times.values(), default=WORKER_S)
 
 
 def _gib(profile: Profile, way: Way, n: int) -> float | None:

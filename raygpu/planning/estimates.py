@@ -73,11 +73,11 @@ class Estimates:
     def parts(self, groups: Sequence[Group], config: SweepConfig) -> list[ProfiledGroup]:
         """Return the sweep's trials by signature, with their profiles."""
         assert self.reference is not None
-        known = sum(len(group.trials) for group in groups)
+        num_trials = sum(len(group.trials) for group in groups)
         return [
             ProfiledGroup(
                 self.own.get(group.signature, self.reference),
-                size(config, len(group.trials) / known),
+                size(config, len(group.trials) / num_trials),
                 fusable=group.reason is None,
             )
             for group in groups

@@ -242,10 +242,10 @@ def plan(
 
 def _held_below(most_gpus: Fraction, parts: Sequence[DevicePlan]) -> list[DevicePlan]:
     """Reduce the slots until all parts together reserve at most `most_gpus`; the fastest type comes first."""
-    device_plans, left = [], most_gpus
+    device_plans, gpu_budget = [], most_gpus
     for part in parts:
-        slots = min(part.slots, left // part.share.part)
-        left -= slots * part.share.part
+        slots = min(part.slots, gpu_budget // part.share.part)
+        gpu_budget -= slots * part.share.part
         if slots:
             device_plans.append(replace(part, slots=slots))
     if not device_plans:

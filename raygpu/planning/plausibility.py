@@ -47,13 +47,13 @@ def mark_doubtful(points: Sequence[Point], alone: float) -> list[Point]:
     """Mark the points in doubt, as few as leave the others consistent; of two, the one with the larger claim."""
     doubts = _alone_in_doubt(points, alone, WIDEST)
     for places in _kinds(points, doubts):
-        left = list(places)
-        while pairs := _reversed(points, left):
+        rest = list(places)
+        while pairs := _reversed(points, rest):
             count = Counter(place for pair in pairs for place in pair)
             worst = max(count, key=lambda place: (count[place], points[place].gain or 0.0))
             fewer, more = next(pair for pair in pairs if worst in pair)
             doubts[worst] = _seem(points[fewer], points[more])
-            left.remove(worst)
+            rest.remove(worst)
     return [replace(point, doubt=doubts.get(place)) for place, point in enumerate(points)]
 
 

@@ -45,9 +45,9 @@ class Subject:
     @property
     def file_name(self) -> str:
         """File name of the subject's profile, the same for all versions."""
-        known = {name: value for name, value in asdict(self).items() if name != "versions"}
-        known["num_cpus"] = float(self.num_cpus)  # a machine counts them in whole numbers, Ray in floats
-        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16] + ".json"
+        identity = {name: value for name, value in asdict(self).items() if name != "versions"}
+        identity["num_cpus"] = float(self.num_cpus)  # a machine counts them in whole numbers, Ray in floats
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16] + ".json"
 
     def same_training(self, other: Subject) -> bool:
         """Return whether both are the same training, on whichever device."""
@@ -152,8 +152,8 @@ class Profile:
 
     def of(self, way: Way) -> list[Point]:
         """Return the points of one way, sorted by n, without compiled ones and ones in doubt."""
-        known = (p for p in self.points if p.way == way and not p.compiled and p.doubt is None)
-        return sorted(known, key=lambda p: p.n)
+        points = (p for p in self.points if p.way == way and not p.compiled and p.doubt is None)
+        return sorted(points, key=lambda p: p.n)
 
     @property
     def ways(self) -> list[Way]:
@@ -195,8 +195,8 @@ class Profile:
     def over(self, earlier: Profile) -> Profile:
         """Add the points and notes of an earlier profile that were not measured again; earlier failures are left
         out."""
-        own = {(p.way, p.n, p.compiled) for p in self.points}
-        points = [p for p in earlier.points if (p.way, p.n, p.compiled) not in own and p.fault is None]
+        keys = {(p.way, p.n, p.compiled) for p in self.points}
+        points = [p for p in earlier.points if (p.way, p.n, p.compiled) not in keys and p.fault is None]
         notes = [note for note in earlier.notes if note.partition(":")[0] not in {p.way for p in self.points}]
         return replace(
             self,
@@ -259,8 +259,8 @@ class Profile:
 
     def memory(self, way: Way, memory: Literal["host_gib", "device_gib"]) -> Affine | None:
         """Return the total GiB of n trainings, as a line over n; None if it was not measured."""
-        taken = {p.n: p.n * gib for p in self.of(way) if (gib := getattr(p, memory))}
-        return Affine.fit(taken) if taken else None
+        totals_gib = {p.n: p.n * gib for p in self.of(way) if (gib := getattr(p, memory))}
+        return Affine.fit(totals_gib) if totals_gib else None
 
     def time_per_training_s(self, point: Point, epochs: int) -> float | None:
         """Return the wall time of `epochs` epochs of all trainings at once, over their number; without evaluation."""

@@ -45,8 +45,8 @@ class TrainingState:
         """Add up the bytes of a model. num_buffers: of the optimizer for each parameter. largest: see the field."""
         sizes = list(parameters)
         trained = sum(each.count * each.itemsize for each in sizes if each.trains)
-        whole = sum(each.count * each.itemsize for each in sizes)
-        return cls(whole, trained, trained, num_buffers * trained, largest)
+        total_bytes = sum(each.count * each.itemsize for each in sizes)
+        return cls(total_bytes, trained, trained, num_buffers * trained, largest)
 
     @property
     def whole(self) -> int:

@@ -113,10 +113,10 @@ class Decision:
     def alone_samples_per_s(self, device: str) -> float | None:
         """Return the measured throughput of one training at a time on this type of device, in samples/s; None if it was
         not measured there. It is that of the largest group of trials."""
-        own = self.estimates.by_device.get(device) if self.estimates.types else self.estimates.reference
-        if own is None or own.unit != "samples":
+        profile = self.estimates.by_device.get(device) if self.estimates.types else self.estimates.reference
+        if profile is None or profile.unit != "samples":
             return None
-        return next((point.samples_per_s for point in own.of("process") if point.n == 1), None)
+        return next((point.samples_per_s for point in profile.of("process") if point.n == 1), None)
 
     def needs(self) -> dict[tuple[str, bool], Need]:
         """Return what one more training takes, by device type and by whether it is one of an array."""

@@ -30,7 +30,7 @@ def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Sch
     slots = _slots(decision)
     profile = decision.estimates.reference
     step = profile.step() if profile is not None else None
-    known = {trial.trial_id: number for number, group in enumerate(groups) for trial in group.trials}
+    kinds = {trial.trial_id: number for number, group in enumerate(groups) for trial in group.trials}
     is_planned = not learns and not in_rounds
     planned = array_members(groups, arrays.slots, members) if arrays is not None and is_planned else []
     packed = arrays is None and profile is not None
@@ -42,7 +42,7 @@ def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Sch
         per_set=config.per_set,
         surviving=expected_survival(config),
         arrays=planned,
-        kinds={} if learns else known,
+        kinds={} if learns else kinds,
         sizes={number: size for number, group in enumerate(groups) if (size := _size(group)) is not None},
         between_s=TRIAL_S if arrays is None else ARRAY_S + TRIAL_S,
         fixed=step.fixed / step.each if step is not None and step.each > 0 else FIXED,
@@ -81,7 +81,7 @@ def _slowdown(decision: Decision, profile: Profile, num_trials: int) -> Callable
     @cache
     def slowdown(active: int) -> float:
         """Return a trial's time with this number at once, relative to its time in full slots."""
-        own, whole = time_of_each(min(full, math.ceil(active / num_gpus))), time_of_each(full)
-        return own / whole if own is not None and whole is not None else 1.0
+        active_s, full_s = time_of_each(min(full, math.ceil(active / num_gpus))), time_of_each(full)
+        return active_s / full_s if active_s is not None and full_s is not None else 1.0
 
     return slowdown

@@ -55,8 +55,8 @@ class Survival:
         """Return the probability of more than `epoch` epochs, for a trial that goes on after `after` of them."""
         if epoch >= len(self.passed):
             return 0.0
-        known = self._known(after)
-        return min(1.0, self.passed[epoch] / known) if known > 0 else 0.0
+        probability = self._known(after)
+        return min(1.0, self.passed[epoch] / probability) if probability > 0 else 0.0
 
     def draw(self, part: float, after: int = 0) -> int:
         """Return the further epochs, at least one, of the trial at this part (from 0 to 1) of all that go on after

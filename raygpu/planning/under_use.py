@@ -61,15 +61,15 @@ def under_use(
     """
     timed = [(at, seconds, values) for at, seconds, values in _timed(samples) if "util_pct" in values]
     covered = _merged(stays)
-    held = [sample for sample in timed if _within(sample[0], covered)]
+    stay_samples = [sample for sample in timed if _within(sample[0], covered)]
     machine = [(s, values["cpu_pct"]) for at, s, values in _timed(host) if "cpu_pct" in values and _within(at, covered)]
-    all_s, held_s = sum(seconds for _, seconds, _ in timed), sum(seconds for _, seconds, _ in held)
+    all_s, held_s = sum(seconds for _, seconds, _ in timed), sum(seconds for _, seconds, _ in stay_samples)
     if _is_long(all_s - held_s, all_s):
         return Underutilization(gpu, "empty", all_s - held_s, all_s)
     if not held_s:
         return None
-    idle_s = sum(seconds * (1 - values["util_pct"] / 100) for _, seconds, values in held)
-    sm = _mean([(seconds, values["sm_util_pct"]) for _, seconds, values in held if "sm_util_pct" in values])
+    idle_s = sum(seconds * (1 - values["util_pct"] / 100) for _, seconds, values in stay_samples)
+    sm = _mean([(seconds, values["sm_util_pct"]) for _, seconds, values in stay_samples if "sm_util_pct" in values])
     cpu = _mean(machine)
     if _is_long(idle_s, held_s):
         return Underutilization(gpu, "idle", idle_s, held_s, sm, cpu)
@@ -106,5 +106,5 @@ def _within(moment: float, times: Sequence[tuple[float, float]]) -> bool:
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float | None:
     """Return the mean of values with weights; None without any weight."""
-    whole = sum(weight for weight, _ in weighted)
-    return sum(weight * value for weight, value in weighted) / whole if whole else None
+    total_weight = sum(weight for weight, _ in weighted)
+    return sum(weight * value for weight, value in weighted) / total_weight if total_weight else None

@@ -156,15 +156,15 @@ class ArrayStore:
         if not self.is_private():
             raise PermissionError(f"{self.folder} is not this user's alone")
         lock = self.folder / f"{name}{LOCK}"
-        with lock.open("w") as held:
+        with lock.open("w") as lock_file:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 yield None
                 return
             try:
-                with tempfile.TemporaryDirectory(prefix="making-", dir=self.folder) as own:
-                    part = Path(own, f"step{PROGRAM}")
+                with tempfile.TemporaryDirectory(prefix="making-", dir=self.folder) as scratch_folder:
+                    part = Path(scratch_folder, f"step{PROGRAM}")
                     yield part
                     if part.exists():
                         self._keep_program(name, part)

@@ -31,7 +31,7 @@ def write_best(
     score: that of the trial's set, as the summary has it; by default the trial's own. values: those that differ from
     the trial's own, as the schedule of a population's winner.
     """
-    own = training_values(
+    trial_values = training_values(
         config,
         folder.name,
         best.trial,
@@ -40,9 +40,9 @@ def write_best(
         epochs=config.epochs or best.epochs,
         of_set=score,
     )
-    given = dict(values or {})
-    source = own["source"] | given.pop("source", {})
-    write_whole(folder.best_toml, tomli_w.dumps({**own, **given, "source": source}))
+    overrides = dict(values or {})
+    source = trial_values["source"] | overrides.pop("source", {})
+    write_whole(folder.best_toml, tomli_w.dumps({**trial_values, **overrides, "source": source}))
 
 
 def is_best(folder: RunDirectory, trial: TrialRecord) -> bool:

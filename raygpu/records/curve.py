@@ -31,7 +31,7 @@ class Curve:
     def cut(self, epoch: int) -> None:
         """Drop the values after an epoch."""
         self.values, self.newest = (
-            {known: value for known, value in values.items() if known <= epoch} for values in (self.values, self.newest)
+            {index: value for index, value in values.items() if index <= epoch} for values in (self.values, self.newest)
         )
         self._count = len(self.values) * self._every
 

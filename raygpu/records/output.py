@@ -22,14 +22,14 @@ class _EnduringFile(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         """Write the data as far as it is taken; return the size of all."""
-        left = memoryview(data).cast("B")
-        size = left.nbytes
+        view = memoryview(data).cast("B")
+        size = view.nbytes
         try:
-            while left:
-                taken: int | None = super().write(left)  # None for now, of a pipe that another process does not block
-                if taken is None:
+            while view:
+                count: int | None = super().write(view)  # None for now, of a pipe that another process does not block
+                if count is None:
                     _wait(self.fileno())
-                left = left[taken or 0 :]
+                view = view[count or 0 :]
         except OSError as error:
             if error.errno not in FULL:
                 _to_null(self.fileno())

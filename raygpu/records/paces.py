@@ -65,19 +65,19 @@ class Paces:
         any report."""
         if any(max(held.spans, default=1) > 1 for held in holders):
             fixed = _fitted(holders, fixed)
-        own = {id(held): pace for held in holders if (pace := _pace(held, fixed)) is not None}
-        if not own:
+        paces = {id(held): pace for held in holders if (pace := _pace(held, fixed)) is not None}
+        if not paces:
             return None
         by_kind: dict[int, list[Holder]] = {}
-        for held in holders:
-            if id(held) in own:
-                by_kind.setdefault(held.kind, []).append(held)
-        pools = {kind: SortedPaces([own[id(held)] for held in _later(of)]) for kind, of in by_kind.items()}
+        for holder in holders:
+            if id(holder) in paces:
+                by_kind.setdefault(holder.kind, []).append(holder)
+        pools = {kind: SortedPaces([paces[id(held)] for held in _later(of)]) for kind, of in by_kind.items()}
         if seen := [(sizes[kind], pool.mean) for kind, pool in pools.items() if kind in sizes and pool.mean > 0]:
             others = {kind: size for kind, size in sizes.items() if kind not in pools}
             pools |= {kind: SortedPaces([predicted_pace(seen, size)]) for kind, size in others.items()}
-        every = SortedPaces([own[id(held)] for of in by_kind.values() for held in _later(of)])
-        return cls(pools, every, own, fixed)
+        every = SortedPaces([paces[id(held)] for of in by_kind.values() for held in _later(of)])
+        return cls(pools, every, paces, fixed)
 
     def of_kind(self, kind: int) -> SortedPaces:
         """Return the paces of a kind; those of all kinds for a kind without any."""
@@ -91,7 +91,7 @@ class Paces:
 def _later(holders: Sequence[Holder]) -> Sequence[Holder]:
     """Return the Tune trials without those of workers that had just started, which train while others still start and
     import; all, until there are enough others."""
-    later = [held for held in holders if not held.is_first]
+    later = [holder for holder in holders if not holder.is_first]
     return later if len(later) >= LATER_RATIO * (len(holders) - len(later)) else holders
 
 
@@ -113,8 +113,8 @@ def _fitted(holders: Sequence[Holder], fixed: float) -> float:
     """Return the fixed part of an array's epoch under which each array's epochs are the most alike at all its widths;
     the plan's, until an array has become narrower."""
     points = [
-        [(width, seconds / epochs, epochs) for width, (seconds, epochs) in held.spans.items() if seconds > 0]
-        for held in holders
+        [(width, seconds / epochs, epochs) for width, (seconds, epochs) in holder.spans.items() if seconds > 0]
+        for holder in holders
     ]
     points = [of for of in points if len(of) > 1]
     if not points:

@@ -83,9 +83,9 @@ def read(path: Path) -> Profile | None:
     try:
         values: dict[str, Any] = json.loads(path.read_text())
         points = tuple(_point(point) for point in values["points"])
-        known = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
-        known |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
-        return Profile(**known)
+        arguments = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
+        arguments |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
+        return Profile(**arguments)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

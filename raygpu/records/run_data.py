@@ -123,9 +123,9 @@ class RunData:
         stays = self.timeline.occupancies
         uses = []
         for gpu, samples in sorted(self.timeline.readings.items()):
-            own = [(stay.began_s, stay.ended_s) for stay in stays if stay.gpu == gpu]
-            whole = [(self.began_s, self.ended_s)]  # the workers of a training stay from its begin to its end
-            use = under_use(gpu, own if self.kind == "sweep" else whole, samples, self.timeline.host)
+            gpu_stays = [(stay.began_s, stay.ended_s) for stay in stays if stay.gpu == gpu]
+            run_stays = [(self.began_s, self.ended_s)]  # the workers of a training stay from its begin to its end
+            use = under_use(gpu, gpu_stays if self.kind == "sweep" else run_stays, samples, self.timeline.host)
             uses += [use] if use is not None else []
         return uses
 

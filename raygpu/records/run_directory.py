@@ -145,10 +145,10 @@ class RunDirectory:
             name = Trial.require_name(trial_id)
         except ValueError as error:
             raise BadInput(f"{self.best_toml}: trial_id: {error}") from error
-        folder, kept = self.checkpoints / name, self.shared / CHECKPOINTS / name
-        if self.storage is not None and kept.is_dir():
+        folder, shared_folder = self.checkpoints / name, self.shared / CHECKPOINTS / name
+        if self.storage is not None and shared_folder.is_dir():
             shutil.rmtree(folder, ignore_errors=True)
-            kept.download(folder)
+            shared_folder.download(folder)
         return folder if folder.is_dir() else None
 
     @property
@@ -207,14 +207,14 @@ class RunDirectory:
             if not needed.is_file():
                 whose = KINDS[kind] if kind is not None else "run"
                 raise BadInput(f"{flag}: {where} is no {whose}'s folder: it has no {needed.name}")
-        own = folder.kind
-        if kind not in (own, None):
+        folder_kind = folder.kind
+        if kind not in (folder_kind, None):
             other = (
-                f"; go on with it by {typed(own)} --resume {where}"
-                if flag == "--resume" and own in ("sweep", "train")
+                f"; go on with it by {typed(folder_kind)} --resume {where}"
+                if flag == "--resume" and folder_kind in ("sweep", "train")
                 else ""
             )
-            raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
+            raise BadInput(f"{flag}: {where} is a {KINDS[folder_kind]}'s{other}")
         return folder
 
     def with_storage(self) -> RunDirectory:
@@ -252,8 +252,8 @@ class RunDirectory:
             if storage.has(file.name):
                 file.write_bytes(storage.read(file.name))
         for file in (self.timeline, self.population):  # lines are only added
-            known = file.read_bytes() if file.is_file() else b""
-            if storage.has(file.name) and not known.startswith(stored := storage.read(file.name)):
+            content = file.read_bytes() if file.is_file() else b""
+            if storage.has(file.name) and not content.startswith(stored := storage.read(file.name)):
                 file.write_bytes(stored)
 
     def claim(self) -> None:

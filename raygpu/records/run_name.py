@@ -21,13 +21,13 @@ def automatic_name(runs_dir: Path, stem: str) -> str:
     names = (begun if number == 1 else f"{begun}-{number}" for number in itertools.count(1))
     free = (name for name in names if not slurm_job.is_taken(runs_dir / name))
     try:
-        own = scratch.home()
+        home = scratch.home()
         with scratch.locked(scratch.shared_folder()):
             others = [folder for pid, folder in scratch.living().items() if pid != os.getpid()]
             for name in free:
                 file = TAKEN.format(hashlib.sha256(os.fsencode(runs_dir / name)).hexdigest())
                 if not any((folder / file).exists() for folder in others):
-                    (own / file).touch()
+                    (home / file).touch()
                     return name
     except OSError:  # no folder for temporary files
         pass

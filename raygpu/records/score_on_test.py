@@ -86,8 +86,8 @@ class ScoreOnTest:
         """Return the score that `as_dict` described; None for None, as of a run without test data."""
         if values is None:
             return None
-        known = {name: math.nan if value is None else value for name, value in values["metrics"].items()}
-        return cls(**{**values, "trial_ids": tuple(values["trial_ids"]), "metrics": known})
+        metrics = {name: math.nan if value is None else value for name, value in values["metrics"].items()}
+        return cls(**{**values, "trial_ids": tuple(values["trial_ids"]), "metrics": metrics})
 
     def name(self, metric: str) -> str:
         """Return the metric's name on the test data; that of the loss for a metric that is not of an evaluation."""

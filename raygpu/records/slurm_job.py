@@ -81,10 +81,10 @@ def log_of(folder: Path) -> Path:
 
 def read(folder: Path) -> SlurmJob | None:
     """Return the record in a run's folder; None without one, or of a damaged one."""
-    known = {each.name for each in fields(SlurmJob)}
+    field_names = {each.name for each in fields(SlurmJob)}
     try:
         values = json.loads((folder / RECORD).read_text())
-        job = SlurmJob(**{name: value for name, value in values.items() if name in known})
+        job = SlurmJob(**{name: value for name, value in values.items() if name in field_names})
     except (OSError, ValueError, TypeError):
         return None
     return replace(job, folder=str(folder))

@@ -44,8 +44,8 @@ def space_values(row: Mapping[str, str], own: Collection[str], space: Space | No
     own: the file's other columns. space: the sweep's; without it, values have the types that their texts show, and an
     empty text counts as none.
     """
-    given = {name: text for name, text in row.items() if text != "" and not _is_other(name, own)}
-    values = {name.removeprefix(PREFIX): BOOLEANS.get(text, literal(text)) for name, text in given.items()}
+    texts = {name: text for name, text in row.items() if text != "" and not _is_other(name, own)}
+    values = {name.removeprefix(PREFIX): BOOLEANS.get(text, literal(text)) for name, text in texts.items()}
     if space is not None:
         with suppress(BadInput):  # two listed values have the same text
             values |= space.from_texts(partial(text_of, row))

@@ -69,49 +69,49 @@ class SweepPace:
     ) -> None:
         """Note a report. widths: trials that trained at once, for each epoch of the array. train_s: seconds of training
         of these epochs; None if unknown. prepared_s: seconds in which the array was made."""
-        held = self.holders.get(holder)
-        if held is None:
+        slot_holder = self.holders.get(holder)
+        if slot_holder is None:
             return
-        held.prepared_s += prepared_s
+        slot_holder.prepared_s += prepared_s
         if not widths:
             return
-        if held.heard is None:
-            held.opening = (train_s, len(widths), fmean(widths))
-            trained_s = train_s if train_s is not None else now - held.began
+        if slot_holder.heard is None:
+            slot_holder.opening = (train_s, len(widths), fmean(widths))
+            trained_s = train_s if train_s is not None else now - slot_holder.began
             since = now - trained_s
             if self._training_since is None:
                 self._training_since = since
-            if held.is_first:
-                self._starts.append(max(0.0, since - held.began))
+            if slot_holder.is_first:
+                self._starts.append(max(0.0, since - slot_holder.began))
         else:
             for width in widths:
-                span = held.spans.setdefault(max(1, round(width)), [0.0, 0.0])
-                span[0] += (now - held.heard) / len(widths)
+                span = slot_holder.spans.setdefault(max(1, round(width)), [0.0, 0.0])
+                span[0] += (now - slot_holder.heard) / len(widths)
                 span[1] += 1
-        held.heard = now
+        slot_holder.heard = now
 
     def release(self, holder: str, now: float) -> None:
         """Note that a Tune trial has given its slot back."""
-        held = self.holders.pop(holder, None)
-        if held is None:
+        slot_holder = self.holders.pop(holder, None)
+        if slot_holder is None:
             return
         self._freed.append(now)
         self._last_freed = now
-        if held.opening is None:
+        if slot_holder.opening is None:
             return
-        train_s, epochs, width = held.opening
-        spans_s, later = (sum(part) for part in zip((0.0, 0.0), *held.spans.values(), strict=True))
+        train_s, epochs, width = slot_holder.opening
+        spans_s, later = (sum(part) for part in zip((0.0, 0.0), *slot_holder.spans.values(), strict=True))
         if train_s is None and later:  # a function: the first report's epochs took as long as the later ones
             train_s = epochs * spans_s / later
         elif train_s is None:  # it has reported at its end alone: all of it is its epochs
-            beside_s = WORKER_S if held.is_first else self._between_s
-            train_s = now - held.began - min(beside_s, (now - held.began) / 2)
-            held.opening = (train_s, epochs, width)
-        if not held.is_first:
-            self._between.append(max(0.0, now - held.began - train_s - spans_s))
-        elif held.prepared_s:
-            self._between.append(held.prepared_s)
-        self._ended.append(held)
+            beside_s = WORKER_S if slot_holder.is_first else self._between_s
+            train_s = now - slot_holder.began - min(beside_s, (now - slot_holder.began) / 2)
+            slot_holder.opening = (train_s, epochs, width)
+        if not slot_holder.is_first:
+            self._between.append(max(0.0, now - slot_holder.began - train_s - spans_s))
+        elif slot_holder.prepared_s:
+            self._between.append(slot_holder.prepared_s)
+        self._ended.append(slot_holder)
 
     def left_s(
         self, now: float, records: Mapping[str, TrialRecord], num_trials: int, saved: Collection[str] = ()
@@ -130,7 +130,7 @@ class SweepPace:
         rounds = next((number for most, number in ROUNDS if jobs <= most), 1)
         left_s = fmean(
             makespan_s(
-                [outlook.running_s(held, records, now, number) for held in list(self.holders.values())],
+                [outlook.running_s(holder, records, now, number) for holder in list(self.holders.values())],
                 [[outlook.waiting_s(job, records, self._kind(job), number) for job in block] for block in queue],
                 self._places,
                 self.schedule.slowdown,
@@ -138,7 +138,7 @@ class SweepPace:
             for number in range(rounds)
         )
         spent_s = now - self._training_since
-        heard = sum(held.heard is not None for held in self.holders.values()) + len(self._ended)
+        heard = sum(holder.heard is not None for holder in self.holders.values()) + len(self._ended)
         early = spent_s < ESTIMATED_FROM_S or heard < min(self.schedule.slots, len(self.holders)) / 2
         return None if early and spent_s < EARLY_SHARE * (spent_s + left_s) else left_s
 
@@ -146,8 +146,8 @@ class SweepPace:
     def _places(self) -> int:
         """Number of Tune trials at once: the plan's, or as many as there were lately, if those have always been
         fewer."""
-        known = len(self._at_once) == self._at_once.maxlen
-        return max(self._at_once) if known else self.schedule.slots
+        is_full = len(self._at_once) == self._at_once.maxlen
+        return max(self._at_once) if is_full else self.schedule.slots
 
     @property
     def _between_s(self) -> float:
@@ -167,7 +167,7 @@ class SweepPace:
         self, records: Mapping[str, TrialRecord], num_trials: int, saved: Collection[str]
     ) -> list[list[tuple[str, ...]]]:
         """Return the waiting Tune trials, each by its trials, in blocks that begin one after the other's end."""
-        held = {name for holder in self.holders.values() for name in holder.trial_ids}
+        running_names = {name for holder in self.holders.values() for name in holder.trial_ids}
         planned, per_set = num_trials + len(saved), self.schedule.per_set
         while len(self._names) < planned:
             set_number, number = divmod(len(self._names), per_set)
@@ -176,14 +176,14 @@ class SweepPace:
         waiting = [
             name
             for name in self._names[:planned]
-            if name not in held and name not in saved and self._may_run(name, records)
+            if name not in running_names and name not in saved and self._may_run(name, records)
         ]
         if (generations := self.schedule.generations) is None:
             return [self._jobs(waiting, self.schedule.arrays)]
         blocks: dict[int, list[str]] = {}
         for name in waiting:
             blocks.setdefault(generations.number(_set_number(name)), []).append(name)
-        under_way = max((generations.number(_set_number(name)) for name in held), default=-1)
+        under_way = max((generations.number(_set_number(name)) for name in running_names), default=-1)
         job_blocks = [self._jobs(names, ()) for _, names in sorted(blocks.items())]
         return [[], *job_blocks] if under_way >= 0 and under_way not in blocks else job_blocks
 
@@ -197,8 +197,8 @@ class SweepPace:
         return not undecided or (_set_number(name) * GOLDEN) % 1 < self.schedule.surviving
 
     def _jobs(self, waiting: list[str], arrays: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        left = set(waiting)
-        jobs = [members for array in arrays if (members := tuple(name for name in array if name in left))]
+        waiting_names = set(waiting)
+        jobs = [members for array in arrays if (members := tuple(name for name in array if name in waiting_names))]
         if arrays:
             planned = {name for job in jobs for name in job}
             return [*jobs, *((name,) for name in waiting if name not in planned)]
@@ -237,7 +237,7 @@ class _Outlook:
 
     def running_s(self, held: Holder, records: Mapping[str, TrialRecord], now: float, number: int) -> float:
         """Return the seconds that a Tune trial in its slot still takes."""
-        left = [record for name in held.trial_ids if (record := records.get(name)) is not None and not record.ended]
+        rest = [record for name in held.trial_ids if (record := records.get(name)) is not None and not record.ended]
         if held.heard is None:
             whole_s = self.waiting_s(held.trial_ids, records, held.kind, number)
             whole_s += self.start_s - self.between_s if held.is_first else 0.0
@@ -245,14 +245,14 @@ class _Outlook:
         pace = self.paces.own.get(id(held), self.paces.of_kind(held.kind).mean)
         credit_s = now - held.heard
         if len(held.trial_ids) == 1:
-            if not left or self.survival.share(left[0].epochs, left[0].epochs) <= 0:
+            if not rest or self.survival.share(rest[0].epochs, rest[0].epochs) <= 0:
                 return SHORTEST_S
             part = _part(held.trial_ids[0], number)
-            seconds = self.survival.draw(part, left[0].epochs) * self.paces.epoch_s(pace, 1)
+            seconds = self.survival.draw(part, rest[0].epochs) * self.paces.epoch_s(pace, 1)
             return max(SHORTEST_S, seconds - credit_s)
-        begun = [record.epochs for record in left if record.epochs]
+        begun = [record.epochs for record in rest if record.epochs]
         seconds = self._array_s(len(begun), max(begun), pace) - credit_s if begun else 0.0
-        others = len(left) - len(begun)  # of an array that memory cuts into several
+        others = len(rest) - len(begun)  # of an array that memory cuts into several
         at_once = max(1, len(held.trial_ids) - others)
         seconds += math.ceil(others / at_once) * self._array_s(min(others, at_once), 0, pace) if others else 0.0
         return max(SHORTEST_S, seconds)

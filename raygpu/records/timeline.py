@@ -93,9 +93,9 @@ class Timeline:
     def release(self, holder: str, end: End) -> None:
         """Note that a Tune trial has given its share back."""
         with self._lock:
-            held = self._held.pop(holder, None)
-        if held is not None:
-            self._add("run", **held, to=_now(), end=end)
+            occupancy = self._held.pop(holder, None)
+        if occupancy is not None:
+            self._add("run", **occupancy, to=_now(), end=end)
 
     def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
         """Note a trial's new epochs."""
@@ -124,9 +124,9 @@ class Timeline:
         self._add("host", at=_now(), cpu_pct=_short(cpu_pct))
 
     def _kept(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        own = (self._metric, f"validation/{self._metric}", "validation/loss")
-        names = [name for name in metrics if name in own]
-        names += [name for name in metrics if name not in own and name.lower().endswith("loss")]
+        main_metrics = (self._metric, f"validation/{self._metric}", "validation/loss")
+        names = [name for name in metrics if name in main_metrics]
+        names += [name for name in metrics if name not in main_metrics and name.lower().endswith("loss")]
         return {name: _short(metrics[name]) for name in names[:MOST_METRICS]}
 
     def _add(self, event: str, **values: Any) -> None:

@@ -219,8 +219,8 @@ class History:
         """Return the last exchange's values, by MLflow's names of metrics; without those that do not exist."""
         last = self.last
         assert last is not None
-        whole = {"lr": last.lr, "samples_per_s": last.samples_per_s}
-        metrics = {name: value for name, value in whole.items() if value is not None}
+        training_metrics = {"lr": last.lr, "samples_per_s": last.samples_per_s}
+        metrics = {name: value for name, value in training_metrics.items() if value is not None}
         metrics |= {f"gpu/{index}/samples_per_s": rate for index, rate in self.latest_by_device().items()}
         metrics |= {f"rank/{rank}/share": float(share) for rank, share in enumerate(last.shares[: len(last.samples)])}
         if last.efficiency is not None:

@@ -27,9 +27,9 @@ def keep_checkpoints(
     for trial_id in (folder.shared / CHECKPOINTS).folders() if folder.storage is not None else []:
         if trial_id not in wanted:
             (folder.shared / CHECKPOINTS / trial_id).remove()
-    for kept in folder.checkpoints.iterdir() if folder.checkpoints.is_dir() else []:
-        if kept.name not in wanted:  # of an earlier interruption
-            shutil.rmtree(kept, ignore_errors=True)
+    for checkpoint in folder.checkpoints.iterdir() if folder.checkpoints.is_dir() else []:
+        if checkpoint.name not in wanted:  # of an earlier interruption
+            shutil.rmtree(checkpoint, ignore_errors=True)
     sources = {trial_id: Storage(uri) for trial_id, uri in by_trial.items()}
     for trial_id, source in sources.items():
         if trial_id in wanted and source.is_dir():

@@ -18,11 +18,11 @@ WORK = "work"
 def kept_files(folder: RunDirectory, trial_id: str) -> Path | None:
     """Return the folder of a trial's files on this machine, downloaded if need be; None if none were kept."""
     name = Trial.require_name(trial_id)
-    own, shared = folder.trials / name / FILES, folder.shared_trials / name / FILES
+    local_files, shared = folder.trials / name / FILES, folder.shared_trials / name / FILES
     if folder.storage is not None and shared.is_dir():
-        shutil.rmtree(own, ignore_errors=True)
-        shared.download(own)
-    return own if own.is_dir() else None
+        shutil.rmtree(local_files, ignore_errors=True)
+        shared.download(local_files)
+    return local_files if local_files.is_dir() else None
 
 
 def drop_files(folder: RunDirectory, trial_ids: Iterable[str]) -> None:

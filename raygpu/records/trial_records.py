@@ -174,18 +174,18 @@ class Records:
                 return False
             record.go_back(epoch, scores, scores.score(self.scoring))
             record.gpu_index = record.gpu_index if epoch else None
-            known = self._further[trial_id] = {n: v for n, v in self._further.get(trial_id, {}).items() if n <= epoch}
-            record.further = known.get(record.score_epoch or 0, ())
+            further = self._further[trial_id] = {n: v for n, v in self._further.get(trial_id, {}).items() if n <= epoch}
+            record.further = further.get(record.score_epoch or 0, ())
             self._curves.setdefault(trial_id, Curve()).cut(epoch)
             return True
 
     def change(self, trial_id: str, change: Change) -> bool:
         """Note that a trial took over another one's parameters; return False if it only repeats that."""
         with self._lock:
-            known = self.by_id[trial_id].changes
-            if known and known[-1].epoch >= change.epoch:
+            changes = self.by_id[trial_id].changes
+            if changes and changes[-1].epoch >= change.epoch:
                 return False
-            known.append(change)
+            changes.append(change)
             return True
 
     def spend(self, seconds: Mapping[str, float]) -> None:
@@ -233,8 +233,8 @@ class Records:
     def rgu_hours(self) -> float | None:
         """Return the RGU-hours of all trials together; None if no GPU's worth is known."""
         with self._lock:
-            known = [record.rgu_hours for record in self.by_id.values() if record.rgu_hours is not None]
-        return sum(known) if known else None
+            hours = [record.rgu_hours for record in self.by_id.values() if record.rgu_hours is not None]
+        return sum(hours) if hours else None
 
     def any_scored(self) -> bool:
         """Return whether any trial has reported the metric."""
@@ -335,8 +335,8 @@ class Records:
 
     def _rank(self, record: TrialRecord) -> tuple[bool, float, float, Order]:
         """Return the key that sorts trials with a score, the best first, and diverged ones last."""
-        own = rank(record.score or 0.0, record.validation_loss, maximize=self.scoring.maximize)
-        return record.diverged, *own, Trial.order(record.trial.trial_id)
+        score_rank = rank(record.score or 0.0, record.validation_loss, maximize=self.scoring.maximize)
+        return record.diverged, *score_rank, Trial.order(record.trial.trial_id)
 
     def _rate(self, gpu_index: int) -> float | None:
         """Return the sum of the latest throughputs of the trials that run on a GPU; None without any.
@@ -358,8 +358,8 @@ class Records:
 
     def _time_left(self) -> float | None:
         """Return the seconds left, of the trials or of the time budget; None while they are not known."""
-        known = [left_s for left_s in (self._trials_left_s(), self.budget_left_s()) if left_s is not None]
-        return min(known, default=None)
+        limits_s = [left_s for left_s in (self._trials_left_s(), self.budget_left_s()) if left_s is not None]
+        return min(limits_s, default=None)
 
     def _trials_left_s(self) -> float | None:
         """Return the seconds that the trials still take, estimated at most once a second; None while not known."""

@@ -51,9 +51,9 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
     names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
     last = sorted({name for record in records for change in record.changes for name in change.values})
     repeated = any(record.trial.repeat is not None for record in records)
-    own = [*OWN, *(OF_SET if repeated else ()), *((CHANGES,) if last else ())]
-    own += [f"{LAST}{name}" for name in last]
-    header = [*own, *space_columns(names, own)]
+    trial_columns = [*OWN, *(OF_SET if repeated else ()), *((CHANGES,) if last else ())]
+    trial_columns += [f"{LAST}{name}" for name in last]
+    header = [*trial_columns, *space_columns(names, trial_columns)]
     with whole_file(path) as file:
         writer = csv.writer(file)
         writer.writerow(header)

@@ -37,14 +37,14 @@ class Architectures:
 def architectures(space: Space, groups: Sequence[Group]) -> Architectures | None:
     """Return the signatures of these groups' trials; None if nothing that varies is part of a signature."""
     names = {name for group in groups for name, _ in group.signature.values if name != ALL_NAMES}
-    own = [p for p in space.parameters if p.name in names and p.kind != "constant"]
-    if not own or not groups:
+    parameters = [p for p in space.parameters if p.name in names and p.kind != "constant"]
+    if not parameters or not groups:
         return None
-    endless = tuple(parameter.name for parameter in own if parameter.options() is None)
+    endless = tuple(parameter.name for parameter in parameters if parameter.options() is None)
     signatures = {group.signature for group in groups}
     num_trials = sum(len(group.trials) for group in groups)
     possible = None if endless else num_signatures(space, names)
-    return Architectures(tuple(p.name for p in own), len(signatures), num_trials, possible, endless)
+    return Architectures(tuple(p.name for p in parameters), len(signatures), num_trials, possible, endless)
 
 
 def num_signatures(space: Space, names: Collection[str]) -> int | None:
@@ -63,10 +63,10 @@ def num_signatures(space: Space, names: Collection[str]) -> int | None:
 
 def _with_parents(space: Space, names: Collection[str]) -> tuple[Parameter, ...]:
     by_name = {parameter.name: parameter for parameter in space.parameters}
-    wanted, left = set[str](), list(names)
-    while left:
-        name = left.pop()
+    wanted, stack = set[str](), list(names)
+    while stack:
+        name = stack.pop()
         if name in by_name and name not in wanted:
             wanted.add(name)
-            left += by_name[name].when
+            stack += by_name[name].when
     return tuple(parameter for parameter in space.parameters if parameter.name in wanted)

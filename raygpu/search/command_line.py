@@ -53,10 +53,10 @@ def render(command: str, values: Mapping[str, Any]) -> list[str]:
 
 def filled(command: str, trial: Trial, epochs: int | None, folds: int | None = None) -> list[str]:
     """Return the words of the command line that trains a trial. epochs, folds: numbers of the sweep's."""
-    own = {"trial_id": trial.trial_id, "seed": trial.seed, "epochs": epochs}
+    trial_values = {"trial_id": trial.trial_id, "seed": trial.seed, "epochs": epochs}
     if trial.fold is not None:
-        own |= {"fold": trial.fold, "folds": folds}
-    return render(command, {**own, **trial.hyperparameters})
+        trial_values |= {"fold": trial.fold, "folds": folds}
+    return render(command, {**trial_values, **trial.hyperparameters})
 
 
 def _filled_word(word: str, values: Mapping[str, Any]) -> str:

@@ -88,7 +88,7 @@ class Hyperband:
         by_bracket: dict[int, list[tuple[str, float]]] = {}
         for trial_id, score in scores:
             by_bracket.setdefault(self.bracket(trial_id), []).append((trial_id, score))
-        return frozenset().union(*(self._rules[own].decide(epoch, entries) for own, entries in by_bracket.items()))
+        return frozenset().union(*(self._rules[index].decide(epoch, entries) for index, entries in by_bracket.items()))
 
     def bracket(self, trial_id: str) -> int:
         """Return a trial's bracket; repeats of one set share it."""
@@ -111,16 +111,16 @@ def stops(grace_epochs: int, reduction: float, max_epochs: int, brackets: int | 
     stop_shares: dict[int, float] = {}
     for place, epoch in enumerate(first):
         # Of each bracket, the part that is left before this rung; brackets that begin later are whole.
-        left = [share / reduction ** max(0, place - own) for own, share in enumerate(shares)]
-        ending = sum(part * (1 - 1 / reduction) for own, part in enumerate(left) if own <= place)
-        stop_shares[epoch] = ending / sum(left)
+        parts = [share / reduction ** max(0, place - bracket) for bracket, share in enumerate(shares)]
+        ending = sum(part * (1 - 1 / reduction) for bracket, part in enumerate(parts) if bracket <= place)
+        stop_shares[epoch] = ending / sum(parts)
     return stop_shares
 
 
 def mean_epochs(stopped: Mapping[int, float], max_epochs: int) -> float:
     """Return the mean number of epochs of a trial. stopped: result of `stops`, in the order of the epochs."""
-    left, before, total = 1.0, 0, 0.0
+    survival, before, total = 1.0, 0, 0.0
     for epoch, ending in stopped.items():
-        total += left * (epoch - before)
-        left, before = left * (1 - ending), epoch
-    return total + left * (max_epochs - before)
+        total += survival * (epoch - before)
+        survival, before = survival * (1 - ending), epoch
+    return total + survival * (max_epochs - before)

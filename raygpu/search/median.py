@@ -29,20 +29,20 @@ class Median:
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
         """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
         for trial_id, score in scores:
-            own, value = self._trials.setdefault(trial_id, _Trial()), self.sign * score
-            if own.scores.get(epoch, value) != value:
+            trial, value = self._trials.setdefault(trial_id, _Trial()), self.sign * score
+            if trial.scores.get(epoch, value) != value:
                 self._forget(trial_id, since=epoch)
-            if epoch in own.scores:
+            if epoch in trial.scores:
                 continue
-            own.scores[epoch] = value
-            own.best = max(own.best, value)
+            trial.scores[epoch] = value
+            trial.best = max(trial.best, value)
             if epoch < self.grace_epochs:
                 continue
-            own.later.append(value)
+            trial.later.append(value)
             others = self._means.setdefault(epoch, [])
-            if len(others) >= self.min_trials and own.best < median(others):
+            if len(others) >= self.min_trials and trial.best < median(others):
                 self._stopped.add((trial_id, epoch))
-            insort(others, fmean(own.later))
+            insort(others, fmean(trial.later))
         return frozenset(trial_id for trial_id, _ in scores if (trial_id, epoch) in self._stopped)
 
     def forget(self, trial_ids: Iterable[str]) -> None:
@@ -53,15 +53,15 @@ class Median:
 
     def _forget(self, trial_id: str, since: int) -> None:
         """Remove a trial's scores from an epoch on."""
-        own = self._trials[trial_id]
-        compared = sorted(epoch for epoch in own.scores if epoch >= self.grace_epochs)
+        trial = self._trials[trial_id]
+        compared = sorted(epoch for epoch in trial.scores if epoch >= self.grace_epochs)
         for count, epoch in enumerate(compared, start=1):
             if epoch >= since:
-                self._means[epoch].remove(fmean(own.later[:count]))
+                self._means[epoch].remove(fmean(trial.later[:count]))
                 self._stopped.discard((trial_id, epoch))
-        own.scores = {epoch: value for epoch, value in own.scores.items() if epoch < since}
-        own.later = own.later[: sum(epoch < since for epoch in compared)]
-        own.best = max(own.scores.values(), default=-math.inf)
+        trial.scores = {epoch: value for epoch, value in trial.scores.items() if epoch < since}
+        trial.later = trial.later[: sum(epoch < since for epoch in compared)]
+        trial.best = max(trial.scores.values(), default=-math.inf)
 
 
 @dataclass(slots=True)

@@ -18,11 +18,11 @@ def front(points: Sequence[Sequence[float]], maximize: Sequence[bool]) -> list[i
     costs = np.array(points, dtype=float) * np.where(maximize, -1.0, 1.0)
     order = np.lexsort(costs.T[::-1])  # whatever beats a point comes before it
     places: list[int] = []
-    kept = np.empty((0, costs.shape[1]))
+    front_costs = np.empty((0, costs.shape[1]))
     for place in order:
-        own = costs[place]
-        beaten = (kept <= own).all(axis=1) & (kept < own).any(axis=1)
+        candidate = costs[place]
+        beaten = (front_costs <= candidate).all(axis=1) & (front_costs < candidate).any(axis=1)
         if not beaten.any():
             places.append(int(place))
-            kept = np.vstack([kept, own])
+            front_costs = np.vstack([front_costs, candidate])
     return places

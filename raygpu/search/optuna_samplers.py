@@ -59,9 +59,9 @@ def optuna_sampler(algorithm: str, space: Space, *, seed: int, generation: int, 
             case "cmaes":
                 # A generation that is wider than CMA-ES's own would be drawn from one distribution and partly thrown
                 # away.
-                own = 4 + math.floor(3 * math.log(len(_numbers(space))))
+                default = 4 + math.floor(3 * math.log(len(_numbers(space))))
                 return samplers.CmaEsSampler(
-                    seed=seed, popsize=max(own, generation), warn_independent_sampling=False, n_startup_trials=1
+                    seed=seed, popsize=max(default, generation), warn_independent_sampling=False, n_startup_trials=1
                 )
             case "nsgaii":
                 return samplers.NSGAIISampler(seed=seed, population_size=max(2, generation))
@@ -79,8 +79,8 @@ def notes(algorithm: str, space: Space) -> list[str]:
     chosen = [p.name for p in varied if p.kind == "choice" and not p.when]
     reasons = {"cmaes": [(chosen, "of choices"), (conditional, "that not every trial has")]}
     reasons["gp"] = [(conditional, "that not every trial has")]
-    left = [f"{', '.join(names)} ({why})" for names, why in reasons.get(algorithm, []) if names]
-    return [f"search: {algorithm} leaves to chance: {'; '.join(left)}"] if left else []
+    omissions = [f"{', '.join(names)} ({why})" for names, why in reasons.get(algorithm, []) if names]
+    return [f"search: {algorithm} leaves to chance: {'; '.join(omissions)}"] if omissions else []
 
 
 def suggest_all(space: Space, asked: Any) -> dict[str, Any]:

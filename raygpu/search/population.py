@@ -119,16 +119,16 @@ class Population:
         return [name for name in self._alive(group) if name not in self._away and self._last.get(name, 0) < epoch]
 
     def _alive(self, group: str) -> list[str]:
-        return [name for name, own in self.groups.items() if own == group and name not in self._ended]
+        return [name for name, trial_group in self.groups.items() if trial_group == group and name not in self._ended]
 
     def _decide(self, epoch: int, group: str, asking: Sequence[str]) -> None:
         """Decide for all trials that stand at this epoch; where they do not wait for each other, for those that ask."""
         reached, decided = self._reached[epoch], self._decided[epoch]
-        own = [name for name in sorted(reached) if self.groups[name] == group]
-        standing = [name for name in own if name not in decided and self._last.get(name) == epoch]
+        members = [name for name in sorted(reached) if self.groups[name] == group]
+        standing = [name for name in members if name not in decided and self._last.get(name) == epoch]
         if not self.together:
             standing = [name for name in standing if name in asking]
-        scores = [(name, self._score(epoch, name)) for name in own]
+        scores = [(name, self._score(epoch, name)) for name in members]
         lowest, highest = quantiles(scores, self.section.quantile)
         donors = [
             name
@@ -166,9 +166,9 @@ class Population:
         if all(other in names or self._last.get(other, 0) > epoch for other in group):
             return False
         most = math.ceil(len(group) * self.section.quantile)
-        own = self._score(epoch, name)
-        better = [other for other in self._reached[epoch] if other in group and self._score(epoch, other) > own]
-        return math.isfinite(own) and len(better) < most
+        score = self._score(epoch, name)
+        better = [other for other in self._reached[epoch] if other in group and self._score(epoch, other) > score]
+        return math.isfinite(score) and len(better) < most
 
     def _obsolete(self) -> tuple[int, ...]:
         """Return, once, the intervals that every trial has left behind, together with the interval after them."""
@@ -208,5 +208,5 @@ class Population:
                 reached.pop(name, None)
             for decided in self._decided.values():
                 decided.pop(name, None)
-            for kept in self._saved.values():
-                kept.discard(name)
+            for names in self._saved.values():
+                names.discard(name)

@@ -21,12 +21,12 @@ def quasi_random_trials(space: Space, count: int, seed: int, starts: Sequence[Ma
     """
     trials = []
     for index, point in zip(range(count), _sobol(len(space.parameters), count, seed), strict=False):
-        given = starts[index] if index < len(starts) else {}
+        start = starts[index] if index < len(starts) else {}
         values: dict[str, Any] = {}
         for parameter, place in zip(space.parameters, point, strict=True):
             if parameter.active(values):
                 name = parameter.name
-                values[name] = given[name] if name in given else at(parameter, float(place))
+                values[name] = start[name] if name in start else at(parameter, float(place))
         trials.append(Trial(Trial.name(index), trial_seed(seed, index), values))
     return trials
 

@@ -29,8 +29,8 @@ def is_worse(
     common = sorted(scores.keys() & leading.keys())
     if len(common) < max(2, fewest):
         return False
-    own, best = sum(scores.values()) / len(scores), sum(leading.values()) / len(leading)
-    if own >= best if maximize else own <= best:
+    mean, best = sum(scores.values()) / len(scores), sum(leading.values()) / len(leading)
+    if mean >= best if maximize else mean <= best:
         return False
     from scipy.stats import wilcoxon
 

@@ -58,8 +58,8 @@ class Repetition:
         """
         repeat, fold = divmod(number, self.folds or 1)
         name = Trial.repeat_name(drawn.trial_id, number)
-        own = fold if self.folds is not None else None
-        return Trial(name, trial_seed(seed, repeat), drawn.hyperparameters, repeat, own)
+        validation_fold = fold if self.folds is not None else None
+        return Trial(name, trial_seed(seed, repeat), drawn.hyperparameters, repeat, validation_fold)
 
     def seed_of(self, trial_id: str, seed: int) -> int:
         """Return a trial's seed by its id: by its place in the search, or by its number within its set."""
@@ -325,9 +325,9 @@ def known_trials(sampler: Sampler) -> Sequence[Trial] | None:
 def expected_trials(sampler: Sampler, space: Space, config: SweepConfig) -> Sequence[Trial]:
     """Return the trials that a sampler may give out; where the search draws them as it goes, as many random ones as
     a generation has."""
-    known = known_trials(sampler)
-    if known is not None:
-        return known
+    trials = known_trials(sampler)
+    if trials is not None:
+        return trials
     repetition = Repetition.of(config)
     sets = random_trials(space, config.search.generation or FIRST, config.seed)
     if repetition.is_single:

@@ -108,11 +108,11 @@ class DrawnTrials:
     def extend(self, larger: DrawnTrials) -> None:
         """Append the trials that a larger draw has beyond these, in whatever order: a sample of a grid has another one
         than the whole grid. Raises BadInput if it lacks one of these."""
-        known = {_values(trial) for trial in self.trials}
-        others = [trial for trial in larger.trials if _values(trial) not in known]
+        known_values = {_values(trial) for trial in self.trials}
+        others = [trial for trial in larger.trials if _values(trial) not in known_values]
         if list(map(_identity, larger.trials[: self.num_trials])) == list(map(_identity, self.trials)):
             trials = larger.trials
-        elif len(known) == len(self.trials) and len(others) == larger.num_trials - self.num_trials:
+        elif len(known_values) == len(self.trials) and len(others) == larger.num_trials - self.num_trials:
             places = larger.trials[self.num_trials :]
             new = (replace(p, hyperparameters=o.hyperparameters) for p, o in zip(places, others, strict=True))
             trials = [*self.trials, *new]
@@ -259,8 +259,8 @@ class OptunaSampler:
             raise ValueError(
                 f"further: read {len(further)} values; the search has {len(self._maximize) - 1} further metrics"
             )
-        known = [value for value in further if value is not None]
-        return [score, *known] if len(known) == len(further) else None
+        further_values = [value for value in further if value is not None]
+        return [score, *further_values] if len(further_values) == len(further) else None
 
     def _worst(self) -> list[float] | None:
         """Return the values of a trial that diverged: below all others, or for a sampler that fits a function to them

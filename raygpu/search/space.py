@@ -152,8 +152,8 @@ class Space:
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.active(values):
-                known = given is not None and parameter.name in given
-                values[parameter.name] = given[parameter.name] if known else parameter.draw(seed, index)  # type: ignore[index]
+                is_given = given is not None and parameter.name in given
+                values[parameter.name] = given[parameter.name] if is_given else parameter.draw(seed, index)  # type: ignore[index]
         return values
 
     def from_texts(self, text_of: Callable[[str], str | None], kept: Callable[[Any], str] = str) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def random_trials(space: Space, count: int, seed: int, starts: Sequence[Mapping[
 
     starts: values of the first trials; what one leaves open is drawn.
     """
-    given = [*starts[:count], *({} for _ in range(count - len(starts)))]
-    return [Trial(Trial.name(i), trial_seed(seed, i), space.draw(seed, i, own)) for i, own in enumerate(given)]
+    all_starts = [*starts[:count], *({} for _ in range(count - len(starts)))]
+    return [Trial(Trial.name(i), trial_seed(seed, i), space.draw(seed, i, start)) for i, start in enumerate(all_starts)]
 
 
 def grid_trials(space: Space, count: int | None, seed: int, starts: Sequence[Mapping[str, Any]] = ()) -> list[Trial]:
@@ -215,7 +215,7 @@ def grid_trials(space: Space, count: int | None, seed: int, starts: Sequence[Map
 
     def place(point: Mapping[str, Any]) -> int:
         """Return the number of the first start that a combination agrees with."""
-        agree = (i for i, own in enumerate(starts) if all(point.get(name) == value for name, value in own.items()))
+        agree = (i for i, start in enumerate(starts) if all(point.get(name) == value for name, value in start.items()))
         return next(agree, len(starts))
 
     points = sorted(points, key=place)[:count]
@@ -252,11 +252,11 @@ def _when_fault(
     """Return why a condition can never hold; None if it may."""
     if parent not in table:
         return f"no hyper-parameter {parent!r}{suggestion(parent, list(table))}"
-    known = parameters.get(parent)
-    if known is None or known.may_be(allowed):
+    entry = parameters.get(parent)
+    if entry is None or entry.may_be(allowed):
         return None
     return (
-        f"{parent} is never {' or '.join(map(repr, allowed)) or 'nothing'}; it is {known.kind} {list(known.arguments)}"
+        f"{parent} is never {' or '.join(map(repr, allowed)) or 'nothing'}; it is {entry.kind} {list(entry.arguments)}"
     )
 
 

@@ -29,8 +29,8 @@ def starting_points(space: Space, tables: Sequence[Mapping[str, Any]], trials: i
     faults: list[str] = []
     points: list[dict[str, Any]] = []
     for number, table in enumerate(tables, start=1):
-        point, own = _read(space, table)
-        faults += [f"start {number}: {fault}" for fault in own]
+        point, start_faults = _read(space, table)
+        faults += [f"start {number}: {fault}" for fault in start_faults]
         if point not in points:
             points.append(point)
     if not faults and trials is not None and len(points) > trials:

@@ -47,11 +47,11 @@ def connect(uri: str, experiment: str, artifact_dir: Path | None) -> tuple[Any, 
         uri += f"{'&' if '?' in uri else '?'}connect_timeout=10"  # without it a lost host hangs for minutes
     try:
         with _alone(uri):
-            for left in reversed(range(TRIES)):
+            for retries in reversed(range(TRIES)):
                 try:
                     return _connect(uri, experiment, location)
                 except Exception as error:
-                    if not left or not any(sign in str(error) for sign in MIGRATED):
+                    if not retries or not any(sign in str(error) for sign in MIGRATED):
                         raise
                     time.sleep(2.0)
     except TrackingError:
@@ -88,14 +88,14 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
             sqlite_file.defer_syncs(sqlite_path(uri))
         _try_database(uri)
     mlflow = client_class(uri)
-    known = mlflow.get_experiment_by_name(experiment)
-    if known is None:
+    mlflow_experiment = mlflow.get_experiment_by_name(experiment)
+    if mlflow_experiment is None:
         place = location.absolute().as_uri() if location is not None and not served else None
         return mlflow, uri, str(mlflow.create_experiment(experiment, artifact_location=place))
-    if known.lifecycle_stage != "active":
-        restore = f"MLFLOW_TRACKING_URI={redacted(uri)} mlflow experiments restore -x {known.experiment_id}"
+    if mlflow_experiment.lifecycle_stage != "active":
+        restore = f"MLFLOW_TRACKING_URI={redacted(uri)} mlflow experiments restore -x {mlflow_experiment.experiment_id}"
         raise TrackingError(f"tracking.experiment: read {experiment!r}, which was deleted; name another, or: {restore}")
-    return mlflow, uri, str(known.experiment_id)
+    return mlflow, uri, str(mlflow_experiment.experiment_id)
 
 
 def another(uri: str) -> Any:

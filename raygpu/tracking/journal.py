@@ -176,8 +176,8 @@ def _trial(trial: Trial) -> dict[str, Any]:
     # MLflow keeps parameters as text, and a tuple must not come back as a list; a run's name has rounded numbers.
     numbers = (bool, int, float)
     values = {name: value if type(value) in numbers else str(value) for name, value in trial.hyperparameters.items()}
-    own = {name: number for name in ("repeat", "fold") if (number := getattr(trial, name)) is not None}
-    return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": values, **own}
+    indices = {name: number for name in ("repeat", "fold") if (number := getattr(trial, name)) is not None}
+    return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": values, **indices}
 
 
 def _encode(write: Write) -> Any:

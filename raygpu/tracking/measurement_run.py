@@ -34,14 +34,14 @@ def log_profile(
     """
     sound = [(p, f"pack/{p.label.replace(', ', '_')}") for p in profile.points if p.doubt is None]
     points = [
-        (f"{own}/{reading}", value, p.n)
-        for p, own in sound
+        (f"{prefix}/{reading}", value, p.n)
+        for p, prefix in sound
         for reading in READINGS
         if (value := getattr(p, reading)) is not None
     ]
     points += [
-        (f"{own}/time_per_training_s", seconds, p.n)
-        for p, own in sound
+        (f"{prefix}/time_per_training_s", seconds, p.n)
+        for p, prefix in sound
         if (seconds := profile.time_per_training_s(p, config.epochs or 1)) is not None
     ]
     device, parameters = profile.subject.device, profile.subject.hyperparameters
@@ -96,12 +96,12 @@ def log_placements(
     ]
     results: dict[str, float | None] = {}
     for each in measured:
-        own = f"place/{each.name}"
-        results |= {f"{own}/device_{index}_gib": gib for index, gib in enumerate(each.memory_gib)}
+        prefix = f"place/{each.name}"
+        results |= {f"{prefix}/device_{index}_gib": gib for index, gib in enumerate(each.memory_gib)}
         if (profile := each.profile) is not None:
-            results |= {f"{own}/copy_share": profile.copy_share, f"{own}/copies_per_step": profile.num_copies}
+            results |= {f"{prefix}/copy_share": profile.copy_share, f"{prefix}/copies_per_step": profile.num_copies}
         if each.name in found.speedups:
-            results[f"{own}/speedup"] = found.speedups[each.name].middle
+            results[f"{prefix}/speedup"] = found.speedups[each.name].middle
     best = {"best": found.best.name} if found.best is not None else {}
     parameters = {**config.hyperparameters, **best}
     return _log(config, device, parameters, points, results, files, description, failed=found.best is None)

@@ -53,8 +53,8 @@ def log(
     import mlflow
     from mlflow.models import infer_signature
 
-    whole = dict(inputs) if isinstance(inputs, Mapping) else np.ascontiguousarray(inputs)
-    options: dict[str, Any] = {"name": NAME, "signature": infer_signature(whole, outputs), "input_example": whole}
+    example = dict(inputs) if isinstance(inputs, Mapping) else np.ascontiguousarray(inputs)
+    options: dict[str, Any] = {"name": NAME, "signature": infer_signature(example, outputs), "input_example": example}
     options["pip_requirements"] = _requirements(*PACKAGES[framework])
     try:
         with store_of(tree), mlflow.start_run(run_id=run_id), warnings.catch_warnings():

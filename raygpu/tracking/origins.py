@@ -48,11 +48,11 @@ def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: 
                 f"--from: run {run_id} is {f'a {kind}' if kind else 'not raygpu'}'s; name a sweep or a trial"
             )
         parent = run if kind == "sweep" else mlflow.get_run(run.data.tags[PARENT])
-        own = parent.info.run_id
-        kept = {file.path for file in mlflow.list_artifacts(own)}
+        sweep_run_id = parent.info.run_id
+        artifact_paths = {file.path for file in mlflow.list_artifacts(sweep_run_id)}
         for name in ("config.toml", "best.toml", *(["best"] if checkpoint else [])):
-            if name in kept:
-                mlflow.download_artifacts(own, name, str(folder))
+            if name in artifact_paths:
+                mlflow.download_artifacts(sweep_run_id, name, str(folder))
     except (BadInput, TrackingError):
         raise
     except Exception as error:
@@ -62,4 +62,4 @@ def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: 
         raise fault from error
     trial_id = run.data.tags.get("raygpu.trial_id") if kind == "trial" else None
     name, diverged = parent.data.tags["raygpu.name"], "raygpu.diverged" in run.data.tags
-    return Origin(name, own, folder, trial_id, dict(run.data.params), dict(run.data.metrics), diverged)
+    return Origin(name, sweep_run_id, folder, trial_id, dict(run.data.params), dict(run.data.metrics), diverged)

@@ -244,14 +244,14 @@ class _SuspectRun:
 
     def _log_one(self, value: Value, log: Callable[[Sequence[Value]], None]) -> None:
         """Log a value; set it aside if it is refused, or fails again and again while the run takes others."""
-        for left in reversed(range(REPEATS)):
+        for retries in reversed(range(REPEATS)):
             try:
                 log([value])
                 return self.advanced()
             except TrackingError as fault:
                 self.tree.probe(self.run_id)
                 self.advanced()  # the store takes writes
-                if isinstance(fault, Refused) or not left:
+                if isinstance(fault, Refused) or not retries:
                     return self.set_aside(fault, value)
             time.sleep(REPEAT_S)
 
@@ -268,8 +268,8 @@ def _run(tree: RunTree, batch: Batch) -> str:
             tree.forget_trial(batch.trial_id)
             batch.replace = False
         batch.unsure = True
-        own = {name: value for name, value in batch.tags.items() if name != ERROR_TAG}
-        run_id = tree.create_trial(batch.trial, own, batch.writes[0].time_ms)
+        tags = {name: value for name, value in batch.tags.items() if name != ERROR_TAG}
+        run_id = tree.create_trial(batch.trial, tags, batch.writes[0].time_ms)
         batch.begun, batch.unsure = True, False
         # The user's text goes later, where the store's refusal does not take the run with it.
         batch.tags = {name: batch.tags[name] for name in batch.tags if name == ERROR_TAG}

@@ -41,11 +41,11 @@ class TrialsView:
 
     def state(self, run_id: str, now_ms: int) -> str:
         """Return the tag's value. run_id: the sweep's run. now_ms: moment that tells which views are the oldest."""
-        own = f"metrics.`{allowed_name(self.score)}`"
+        score_column = f"metrics.`{allowed_name(self.score)}`"
         of_set = [f"metrics.`{name}`" for name in (SET_SCORE, SET_ERROR)] if self.in_sets else []
-        score = of_set[0] if of_set else own
+        score = of_set[0] if of_set else score_column
         parameters = [f"params.`{allowed_name(name)}`" for name in self.hyperparameters]
-        columns = [*of_set, own, *parameters, "tags.`raygpu.status`", "metrics.`samples_per_s`"]
+        columns = [*of_set, score_column, *parameters, "tags.`raygpu.status`", "metrics.`samples_per_s`"]
         widths = {name: WIDTHS[kind] for name in columns if (kind := name.partition(".")[0]) in WIDTHS}
         state: dict[str, Any] = {
             "selectedColumns": columns,
@@ -79,8 +79,8 @@ def tag(run_id: str) -> str:
 
 def outdated(tags: Mapping[str, str]) -> list[str]:
     """Return the names of the tags of raygpu's oldest views beyond the largest number. tags: the experiment's."""
-    own = [name for name in tags if name.startswith(VIEW + OWN)]
-    return sorted(own, key=lambda name: _shared_ms(tags[name]))[: max(0, len(own) - MOST)]
+    view_tags = [name for name in tags if name.startswith(VIEW + OWN)]
+    return sorted(view_tags, key=lambda name: _shared_ms(tags[name]))[: max(0, len(view_tags) - MOST)]
 
 
 def _shared_ms(state: str) -> int:
@@ -100,10 +100,10 @@ def merged(written: str, description: str) -> str:
     end = "\n\n".join(["", LAST_LINE, *([person] if person else [])])
     if len(end) > MAX_TAG:
         return written
-    kept, length = [], len(end)
+    lines, length = [], len(end)
     for line in text(description).splitlines(keepends=True):
         length += len(line)
         if length > MAX_TAG:
             break
-        kept.append(line)
-    return ("".join(kept).rstrip() + end).strip()
+        lines.append(line)
+    return ("".join(lines).rstrip() + end).strip()

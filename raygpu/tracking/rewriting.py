@@ -56,32 +56,34 @@ def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> i
 
     config: of the run. What was written before is not written twice. Raises TrackingError.
     """
-    kept = timeline.read(folder.timeline)
+    run_timeline = timeline.read(folder.timeline)
     waiting = _waiting(folder)
     rows = {row.trial_id: row for row in trials_csv.read(folder.trials_csv)}
     assert tree.run_id is not None
-    for trial_id in sorted({*rows, *kept.curves} - {timeline.TRAINING}, key=Trial.order):
-        row, own = rows.get(trial_id), waiting.get(trial_id, _Waiting())
-        moments = kept.ended_s.get(trial_id, {})
-        curve = _points(kept.curves.get(trial_id, {}), moments, own.epochs)
+    for trial_id in sorted({*rows, *run_timeline.curves} - {timeline.TRAINING}, key=Trial.order):
+        row, backlog = rows.get(trial_id), waiting.get(trial_id, _Waiting())
+        moments = run_timeline.ended_s.get(trial_id, {})
+        curve = _points(run_timeline.curves.get(trial_id, {}), moments, backlog.epochs)
         child = tree.children.get(trial_id)
         began_ms = min((round(1000 * moment) for moment in moments.values()), default=None)
         run_id = (
-            child.run_id if child else tree.create_trial(own.trial or _trial(trial_id, row, config), None, began_ms)
+            child.run_id if child else tree.create_trial(backlog.trial or _trial(trial_id, row, config), None, began_ms)
         )
-        params = row.hyperparameters if row is not None and own.trial is None else {}
+        params = row.hyperparameters if row is not None and backlog.trial is None else {}
         tree.log(run_id, curve, params)
         # Waiting epochs are delivered after these, so that only earlier ones are known.
-        last = max((epoch for epoch in moments if epoch < min(own.epochs, default=epoch + 1)), default=0)
+        last = max((epoch for epoch in moments if epoch < min(backlog.epochs, default=epoch + 1)), default=0)
         tree.children[trial_id] = Child(run_id, last)
-        if row is not None and not own.ends and row.status in ENDINGS:
+        if row is not None and not backlog.ends and row.status in ENDINGS:
             ended_ms = max((round(1000 * moment) for moment in moments.values()), default=None)
             score = {"raygpu.status": row.status, **({"raygpu.diverged": "true"} if row.status == "diverged" else {})}
             tree.log(run_id, tags=score)
             tree.finish(run_id, ENDINGS[row.status], ended_ms)
-    training = _points(kept.curves.get(timeline.TRAINING, {}), kept.ended_s.get(timeline.TRAINING, {}), set())
+    training = _points(
+        run_timeline.curves.get(timeline.TRAINING, {}), run_timeline.ended_s.get(timeline.TRAINING, {}), set()
+    )
     tree.log(tree.run_id, training)
-    return len({*rows, *kept.curves} - {timeline.TRAINING})
+    return len({*rows, *run_timeline.curves} - {timeline.TRAINING})
 
 
 def _waiting(folder: RunDirectory) -> dict[str, _Waiting]:
@@ -90,14 +92,14 @@ def _waiting(folder: RunDirectory) -> dict[str, _Waiting]:
     for write in journal.load(folder.journal)[0] if folder.journal.is_file() else []:
         if write.trial_id is None:
             continue
-        own = waiting.setdefault(write.trial_id, _Waiting())
+        backlog = waiting.setdefault(write.trial_id, _Waiting())
         match write.kind:
             case "begin" | "restart":
-                own.trial = write.value
+                backlog.trial = write.value
             case "epochs":
-                own.epochs.update(result.epoch for result in write.value)
+                backlog.epochs.update(result.epoch for result in write.value)
             case "end":
-                own.ends = True
+                backlog.ends = True
     return waiting
 
 

@@ -132,10 +132,10 @@ class RunTree:
         if begun:
             run = begun[0]
         else:
-            own = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
-            own |= {"raygpu.key": key} if key is not None else {}
+            own_tags = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
+            own_tags |= {"raygpu.key": key} if key is not None else {}
             run = self.mlflow.create_run(
-                self.experiment_id, tags=tag_values({**self.tags, **tags, **own}), run_name=name
+                self.experiment_id, tags=tag_values({**self.tags, **tags, **own_tags}), run_name=name
             )
         with suppress(Refused) if begun else nullcontext():  # MLflow lets no parameter of an earlier start change
             self.log(run.info.run_id, params=params)
@@ -155,9 +155,9 @@ class RunTree:
         for run in self._search(f"tags.`{PARENT}` = '{run_id}' AND tags.`raygpu.kind` = 'trial'"):
             trial_id = run.data.tags["raygpu.trial_id"]
             trial_run = Child.of(run)
-            known = self.children.setdefault(trial_id, trial_run)
-            if known is not trial_run:
-                behind, self.children[trial_id] = sorted((trial_run, known), key=lambda child: child.last_epoch)
+            first_run = self.children.setdefault(trial_id, trial_run)
+            if first_run is not trial_run:
+                behind, self.children[trial_id] = sorted((trial_run, first_run), key=lambda child: child.last_epoch)
                 self.mlflow.delete_run(behind.run_id)
         return dict(self.children)
 
@@ -218,14 +218,14 @@ class RunTree:
             return child.run_id
         if self.run_id is None:
             raise TrackingError("tracking: no run has been started; call start_run or resume_run first")
-        own = {
+        own_tags = {
             PARENT: self.run_id,
             "raygpu.kind": "trial",
             "raygpu.trial_id": trial.trial_id,
             **set_tags(trial),
             **client.run_tags(),
         }
-        all_tags = tag_values({**self.tags, **(tags or {}), **own})
+        all_tags = tag_values({**self.tags, **(tags or {}), **own_tags})
         title = run_name(trial, self.view.hyperparameters if self.view is not None else ())
         run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=title)
         self.children[trial.trial_id] = Child(run.info.run_id)

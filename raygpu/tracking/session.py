@@ -83,14 +83,14 @@ class Session(ABC):
         """Why MLflow lacks a part of the run that is no waiting write; None if it lacks none."""
         self.lacks_model: str | None = None
         """Why MLflow lacks a training's model, which --resume logs; None if it does not."""
-        known = folder.read_run()
-        self.run_id: str | None = known.get("mlflow_run_id")
-        self._key: str = known.get("mlflow_key") or uuid4().hex
+        run_state = folder.read_run()
+        self.run_id: str | None = run_state.get("mlflow_run_id")
+        self._key: str = run_state.get("mlflow_key") or uuid4().hex
         """The run's own name for itself, noted before MLflow is asked for a run, whose answer may be lost."""
-        self._may_exist = "mlflow_key" in known or self.run_id is not None
+        self._may_exist = "mlflow_key" in run_state or self.run_id is not None
         self.presentation = presentation or Presentation()
         self._lines: list[str] = []
-        self._lost: str | None = known.get(LOST_RUN)
+        self._lost: str | None = run_state.get(LOST_RUN)
         """Id of the run that the store has lost, until it is written again; None without such a run."""
         self.writer = Spool(folder.journal) if self.spools else NullWriter()
         if tree is not None:
@@ -191,10 +191,10 @@ class Session(ABC):
         """Return the `tracking` section of `summary.json` as it is before the end; `close` completes it."""
         if not self.enabled:
             return {"uri": None, "run_id": None, **({"spools": True} if self.spools else {})}
-        known: dict[str, str | int | None] = {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id}
+        fields: dict[str, str | int | None] = {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id}
         # A process that is killed before the end leaves a summary that says what is missing.
         status = "interrupted" if interrupted else "finished"
-        return known | {"status": status, "undelivered": self.writer.waiting, "fault": "the run has not ended there"}
+        return fields | {"status": status, "undelivered": self.writer.waiting, "fault": "the run has not ended there"}
 
     def tree(self) -> RunTree | None:
         """Wait for the tree that holds the run; None where tracking is off. Raises TrackingError without the store."""
@@ -294,11 +294,11 @@ class Session(ABC):
         if summary is None or ending is None:
             return
         assert isinstance(self.writer, Writer)
-        known = {"run_id": self.run_id, "status": ending.status, "undelivered": undelivered, "fault": self.fault}
-        known |= {"refused": self.writer.num_refused} if self.writer.num_refused else {}
-        known |= {"lacks_model": self.lacks_model} if self.lacks_model else {}
+        fields = {"run_id": self.run_id, "status": ending.status, "undelivered": undelivered, "fault": self.fault}
+        fields |= {"refused": self.writer.num_refused} if self.writer.num_refused else {}
+        fields |= {"lacks_model": self.lacks_model} if self.lacks_model else {}
         earlier = {name: value for name, value in summary["tracking"].items() if name not in ("lacks_model", "spools")}
-        if summary["tracking"] != (noted := {**earlier, **known}):
+        if summary["tracking"] != (noted := {**earlier, **fields}):
             summary["tracking"] = noted
             try:
                 self.folder.write_summary(summary)
@@ -339,8 +339,8 @@ class SweepSession(Session):
         if best is None:  # every trial failed or diverged
             return Ending(status, metrics, tags, files)
         checkpoint = folder.checkpoint(best["trial_id"])
-        kept = [path for path in sorted(checkpoint.glob("*")) if path.is_file()] if checkpoint is not None else []
-        best_files = [(path, "best") for path in (*kept, *sorted(folder.best.glob("*")))]
+        paths = [path for path in sorted(checkpoint.glob("*")) if path.is_file()] if checkpoint is not None else []
+        best_files = [(path, "best") for path in (*paths, *sorted(folder.best.glob("*")))]
         written = kept_files(folder, best["trial_id"])
         best_files += [(written, "best/files")] if written is not None else []
         metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
@@ -370,8 +370,8 @@ class TrainSession(Session):
     def params(self) -> dict[str, Any]:
         """Return the hyper-parameters, named as in a trial's run, and the configuration."""
         assert isinstance(self.config, TrainConfig)
-        own = ("hyperparameters.", "source.")
-        settings = {name: value for name, value in flat(self.config).items() if not name.startswith(own)}
+        prefixes = ("hyperparameters.", "source.")
+        settings = {name: value for name, value in flat(self.config).items() if not name.startswith(prefixes)}
         return settings | self.config.hyperparameters
 
     def _ending(self, summary: Mapping[str, Any], *, interrupted: bool) -> Ending:

@@ -176,9 +176,9 @@ def _refused(uri: str, error: urllib.error.HTTPError, *, credentials: bool) -> T
     if b"host header" in error.read(500).lower():
         host = urlsplit(uri).netloc.rpartition("@")[2]
         return _fault(uri, f"answered 403: the server does not know this name; start it with --allowed-hosts {host}")
-    given = "the credentials were refused" if credentials else "no credentials were sent"
+    cause = "the credentials were refused" if credentials else "no credentials were sent"
     variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    return _fault(uri, f"answered {error.code} {error.reason}: {given}; set {variables}")
+    return _fault(uri, f"answered {error.code} {error.reason}: {cause}; set {variables}")
 
 
 def _fault(uri: str, what: str) -> TrackingError:

@@ -143,12 +143,12 @@ class Writer(TrialWriter):
             except KeyboardInterrupt:
                 self.interrupted = True  # what is left is kept
             self._abandoned.set()  # a thread that still hangs in a call ends after it
-            kept = self._tree is None or self._tree.keep(now=True)
+            is_stored = self._tree is None or self._tree.keep(now=True)
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
                 self._keep_aside()
                 try:
-                    if kept:
+                    if is_stored:
                         self._journal.close(writes)
                 except OSError as error:
                     self._note_disk(error)
@@ -158,11 +158,11 @@ class Writer(TrialWriter):
     def _await(self, patience_s: float, say: Callable[[str], None]) -> None:
         """Wait for the thread's end, or until the store has taken nothing for `patience_s`."""
         first, began = self.waiting, time.monotonic()
-        taken, moved, said = self._taken, began, began
+        num_taken, moved, said = self._taken, began, began
         while self._thread.is_alive():
             now = time.monotonic()
-            if self._taken != taken:
-                taken, moved = self._taken, now
+            if self._taken != num_taken:
+                num_taken, moved = self._taken, now
             elif now - moved >= patience_s:
                 return
             if now - said >= SAY_S:
@@ -172,14 +172,14 @@ class Writer(TrialWriter):
 
     def _left(self, first: int, waited_s: float, idle_s: float) -> str:
         """Return a line on what is still to be delivered, and how fast that goes."""
-        left = self.waiting
+        num_waiting = self.waiting
         with self._lock:
             runs = len(self._pending.batches)
-        line = f"MLflow: {left:,} writes of {runs:,} runs are still to be delivered"
+        line = f"MLflow: {num_waiting:,} writes of {runs:,} runs are still to be delivered"
         if idle_s >= SAY_S:
             return f"{line}; the store has taken none for {idle_s:.0f} s{f': {self.delayed}' if self.delayed else ''}"
-        rate = (first - left) / waited_s
-        return f"{line}, {rate:.3g} a second{f', about {left / rate:.0f} s left' if rate > 0 else ''}"
+        rate = (first - num_waiting) / waited_s
+        return f"{line}, {rate:.3g} a second{f', about {num_waiting / rate:.0f} s left' if rate > 0 else ''}"
 
     def _put(self, kind: Kind, trial_id: str | None, value: Any) -> None:
         assert not self._closing.is_set(), "the writer is closed"

@@ -78,11 +78,11 @@ def thread_environment(threads: int, *, yielding: bool = False) -> dict[str, str
     other give up the processor meanwhile. That costs a fifth of the speed on an idle machine; but if they spin while
     another process keeps one core busy, the thread that they wait for gets no core, and all are several times slower.
     """
-    own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    thread_counts = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     shared = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if yielding:
         shared["OMP_WAIT_POLICY"] = "passive"
-    return own | {name: os.environ.get(name, value) for name, value in shared.items()}
+    return thread_counts | {name: os.environ.get(name, value) for name, value in shared.items()}
 
 
 class Training(Protocol):

@@ -43,10 +43,10 @@ class Folds:
         targets = _joined(*pairs[1])
         order, starts = _cut(targets, num_folds, seed)
         inputs, targets = take(_joined(*pairs[0]), order), take(targets, order)
-        whole = cls(inputs, targets, starts)
+        folds = cls(inputs, targets, starts)
         if fraction >= 1.0:
-            return whole
-        every = [whole.train_rows(fold) for fold in range(num_folds)]
+            return folds
+        every = [folds.train_rows(fold) for fold in range(num_folds)]
         return cls(
             inputs, targets, starts, tuple(rows[part_rows(take(targets, rows), fraction, seed)] for rows in every)
         )
@@ -145,6 +145,6 @@ def _cut(targets: Arrays, num_folds: int, seed: int) -> tuple[np.ndarray, tuple[
             )
     kind = KFold if labels is None else StratifiedKFold
     cut = kind(num_folds, shuffle=True, random_state=seed).split(np.zeros(count), labels)
-    held = [part for _, part in cut]
-    starts = np.cumsum([0, *(len(part) for part in held)])
-    return np.concatenate(held), tuple(int(start) for start in starts)
+    fold_rows = [part for _, part in cut]
+    starts = np.cumsum([0, *(len(part) for part in fold_rows)])
+    return np.concatenate(fold_rows), tuple(int(start) for start in starts)

@@ -42,8 +42,8 @@ def placements(
         from raygpu.training.keras.placement import part_names
 
         with contextlib.chdir(source.folder):
-            known, units = part_names(code, splits, trial)
-        chosen = _resolved(asked, known, devices)
+            names, units = part_names(code, splits, trial)
+        chosen = _resolved(asked, names, devices)
         worst = alternating(units, devices)
     if len(set(worst.values())) < 2:
         raise BadInput(

@@ -57,11 +57,11 @@ def _replaced(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         for tensor in (*value.parameters(), *value.buffers()):
-            if _is_large(tensor) and (own := _copied_at_a_write(tensor)) is not None:
-                yield id(tensor), own
+            if _is_large(tensor) and (clone := _copied_at_a_write(tensor)) is not None:
+                yield id(tensor), clone
     elif _is_large(value):
-        own = _copied_at_a_write(value) if torch is not None and isinstance(value, torch.Tensor) else None
-        yield id(value), value if own is None else own
+        clone = _copied_at_a_write(value) if torch is not None and isinstance(value, torch.Tensor) else None
+        yield id(value), value if clone is None else clone
     elif depth:
         for each in parts_of(value):
             yield from _replaced(each, depth - 1)
@@ -74,10 +74,10 @@ def _copied_at_a_write(tensor: Any) -> Any:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_leaf:
         return None
     try:
-        own = tensor.detach()._lazy_clone()  # torch has no public way
+        clone = tensor.detach()._lazy_clone()  # torch has no public way
     except (AttributeError, RuntimeError):
         return None
-    return type(tensor)(own, tensor.requires_grad) if type(tensor) is torch.nn.Parameter else own
+    return type(tensor)(clone, tensor.requires_grad) if type(tensor) is torch.nn.Parameter else clone
 
 
 def _parameters(value: Any, depth: int) -> Iterator[Any]:

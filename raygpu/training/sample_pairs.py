@@ -28,9 +28,9 @@ def broadcast_shapes(outputs: Iterable[Shape], targets: Iterable[Shape]) -> tupl
 
     They have as many numbers in other shapes, or one for each sample, which an index may have brought into another one.
     """
-    known = list(targets)
+    target_shapes = list(targets)
     for output in outputs:
-        for target in known:
+        for target in target_shapes:
             count = math.prod(output)
             if count == math.prod(target) and (output != target or count == output[0]):
                 return output, target
@@ -63,9 +63,9 @@ def _is_over_pairs(batches: Mapping[Rows, float], table: np.ndarray) -> bool:
 
     batches: the score of some of the samples, by their places. table: that of each output with each target.
     """
-    whole, own = batches[tuple(range(len(table)))], np.diagonal(table)
+    full_score, diagonal = batches[tuple(range(len(table)))], np.diagonal(table)
     ways: list[Callable[[np.ndarray], float]] = [np.mean, np.sum, lambda scores: np.sqrt(np.mean(scores**2))]
-    if any(np.isclose(whole, way(own), DIFFERENT) for way in ways):
+    if any(np.isclose(full_score, way(diagonal), DIFFERENT) for way in ways):
         return False
     return any(
         all(np.isclose(value, way(table[np.ix_(rows, rows)]), EQUAL) for rows, value in batches.items()) for way in ways

@@ -153,9 +153,9 @@ class _Runner:
             self.evaluate()
             self.wait()
             started = time.perf_counter()
-            part, whole = self.evaluate()
+            part, total = self.evaluate()
             self.wait()
-            return (time.perf_counter() - started) * whole / part
+            return (time.perf_counter() - started) * total / part
 
     def _run_until(self, end: float) -> float:
         """Take at least one chunk of steps; return their work. A chunk shrinks if its steps take longer beside others.

@@ -71,8 +71,8 @@ def _ends(value: Interval) -> list[float | None]:
 def write_train(config: BalanceConfig, verdict: BalanceVerdict, path: Path) -> None:
     """Write the configuration with the verdict's batch and shares as a file for raygpu.train."""
     values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
-    own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)
-    values = {name: value for name, value in values.items() if name not in own}
+    balance_fields = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)
+    values = {name: value for name, value in values.items() if name not in balance_fields}
     if "uri" in (tracking := values.get("tracking", {})):
         tracking["uri"] = redacted(tracking["uri"])
     ratios = "equal" if verdict.is_equal else ",".join(map(str, verdict.shares))

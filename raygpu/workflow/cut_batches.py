@@ -56,19 +56,19 @@ def _draws(prepared: Prepared) -> list[Draw]:
     extremes = {name: choose(ends) for name, choose in (("batch_size", max), ("micro_batch_size", min))
                 if (ends := ends_of(space, name))}  # fmt: skip
     each = range(config.trials or NUM_TRIED)
-    return [space.draw(config.seed, index, given) for given in (extremes, {}) for index in each]
+    return [space.draw(config.seed, index, preset) for preset in (extremes, {}) for index in each]
 
 
 def _cut(draws: Sequence[Draw], splits: Splits) -> list[list[Draw]]:
     """Return the draws whose batches are cut, by their words and switches; of each size of batch and part the first
     one, those of the smallest parts first, and of these the largest batch."""
-    own = {each.name for each in fields(OptimizerSettings)}
+    settings = {each.name for each in fields(OptimizerSettings)}
     cut_draws: dict[Any, dict[tuple[int, int], Draw]] = {}
     for values in draws:
         with contextlib.suppress(ValueError):  # of a trial whose settings go ill together, which will fail
             sizes = part_sizes(values, splits)
             if len(sizes) > 1:
-                words = sorted((k, v) for k, v in values.items() if isinstance(v, str | bool) and k not in own)
+                words = sorted((k, v) for k, v in values.items() if isinstance(v, str | bool) and k not in settings)
                 cut_draws.setdefault(str(words), {}).setdefault((min(sizes), -sum(sizes)), values)
     return [[sizes[size] for size in sorted(sizes)] for sizes in cut_draws.values()]
 

@@ -79,10 +79,10 @@ def _chosen(address: str | None) -> tuple[str | None, str]:
 
     Ray itself would take any Ray of the machine for auto, also one that listens on loopback alone, and wait for it.
     """
-    given, key = given_address(), KEY if address is not None else ADDRESS
-    if given is not None and given.startswith(("http://", "https://")):
-        given = None  # the dashboard's, for Ray's jobs
-    wanted = given if address is None or (address == AUTO and given is not None) else address
+    ray_address, key = given_address(), KEY if address is not None else ADDRESS
+    if ray_address is not None and ray_address.startswith(("http://", "https://")):
+        ray_address = None  # the dashboard's, for Ray's jobs
+    wanted = ray_address if address is None or (address == AUTO and ray_address is not None) else address
     if wanted == AUTO and (wanted := found_address(of_any_user=True)) is None:
         raise BadInput(f"{key}: read {AUTO}; no cluster of `ray start` answers on this machine; give HOST:PORT")
     return wanted, key
@@ -108,8 +108,8 @@ def told_once(found: Sequence[NodeStatus]) -> list[NodeStatus]:
     for each in found:
         status = each.status
         if status is not None:
-            left = tuple(process for process in status.elsewhere if (status.machine, process.pid) not in seen)
-            seen |= {(status.machine, process.pid) for process in left}
-            each = replace(each, status=replace(status, elsewhere=left))
+            processes = tuple(process for process in status.elsewhere if (status.machine, process.pid) not in seen)
+            seen |= {(status.machine, process.pid) for process in processes}
+            each = replace(each, status=replace(status, elsewhere=processes))
         nodes.append(each)
     return nodes

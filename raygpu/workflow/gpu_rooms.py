@@ -50,9 +50,9 @@ def needs_of_running(processes: Sequence[GpuProcess]) -> dict[str, list[Need]]:
         noted = process.activity
         if noted is None or noted.share is None:  # a production training has no share, and no more of it are wanted
             continue
-        known = needs.setdefault(noted.run, [])
-        if noted.need is not None and noted.need not in known:
-            known.append(noted.need)
+        run_needs = needs.setdefault(noted.run, [])
+        if noted.need is not None and noted.need not in run_needs:
+            run_needs.append(noted.need)
     return needs
 
 

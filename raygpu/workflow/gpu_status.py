@@ -112,14 +112,14 @@ def _machine() -> str:
 
 
 def _status(gpu: Gpu, window: GpuWindow, noted: dict[int, Activity]) -> GpuStatus:
-    held = nvml.process_memory(gpu.uuid) or {}
+    gib_by_pid = nvml.process_memory(gpu.uuid) or {}
     return GpuStatus(
         gpu=gpu,
         memory=nvml.memory(gpu.uuid),
         window=window,
         clock=nvml.clock(gpu.uuid),
         rgu=rgu(gpu.name, gpu.memory_gib),
-        processes=tuple(_process(pid, gib, _noted_of(pid, noted)) for pid, gib in sorted(held.items())),
+        processes=tuple(_process(pid, gib, _noted_of(pid, noted)) for pid, gib in sorted(gib_by_pid.items())),
     )
 
 
@@ -152,12 +152,12 @@ def emptiest(status: MachineStatus, number: int, taken: Sequence[str] = ()) -> l
     """
     usable = [each for each in status.gpus if not each.gpu.mig and each.gpu.compute_mode != "prohibited"]
     if number > 1:
-        whole = [each for each in usable if each.gpu.instance is None]
-        if number > len(whole) and len(whole) < len(usable):
+        whole_gpus = [each for each in usable if each.gpu.instance is None]
+        if number > len(whole_gpus) and len(whole_gpus) < len(usable):
             raise BadInput(
-                f"--pick: read {number}; whole GPUs here: {len(whole)}; of MIG instances CUDA shows one alone"
+                f"--pick: read {number}; whole GPUs here: {len(whole_gpus)}; of MIG instances CUDA shows one alone"
             )
-        usable = whole
+        usable = whole_gpus
     if number > len(usable):
         raise BadInput(f"--pick: read {number}; this machine shows {len(usable)} GPUs that compute")
 

@@ -62,9 +62,9 @@ def _lacks(node: NodeStatus, name: str) -> bool:
 
 def _heading(node: NodeStatus, *, by_id: bool) -> str:
     """Return the line above a node's GPUs. by_id: whether another node has the same name and address."""
-    own = f", {node.node_id[:8]}" if by_id and node.node_id is not None else ""
+    short_id = f", {node.node_id[:8]}" if by_id and node.node_id is not None else ""
     fault = f": {node.fault}" if node.fault is not None else ""
-    return f"node {node.name} ({node.address}{own}){fault}"
+    return f"node {node.name} ({node.address}{short_id}){fault}"
 
 
 def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:

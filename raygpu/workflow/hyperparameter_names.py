@@ -22,9 +22,9 @@ ALIASES = {"learning_rate": "lr", "learningrate": "lr", "wd": "weight_decay", "b
 def require_known_values(space: Space) -> None:
     """Raise BadInput for values of the space that the optimizer settings do not take."""
     faults = []
-    known = {each.name for each in dataclasses.fields(OptimizerSettings)} - {"nesterov"}  # which needs another one
+    settings = {each.name for each in dataclasses.fields(OptimizerSettings)} - {"nesterov"}  # which needs another one
     for parameter in space.parameters:
-        for value in parameter.ends() if parameter.name in known else ():
+        for value in parameter.ends() if parameter.name in settings else ():
             try:
                 OptimizerSettings.of({parameter.name: value})
             except ValueError as error:

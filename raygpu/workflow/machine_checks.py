@@ -114,11 +114,11 @@ def disk_space(name: str, path: Path) -> Check:
 
 def compiler() -> Check:
     """Return the check of a C++ compiler with Python's and OpenMP's headers, by which arrays are compiled."""
-    given = os.environ.get("CXX")
-    path = shutil.which(given) if given else next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    command = os.environ.get("CXX")
+    path = shutil.which(command) if command else next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     mend = "apt install g++ python3-dev, or another compiler by CXX; without one, fused trials train uncompiled"
     if path is None:
-        return Check("C++ compiler", "warning", f"{given or 'g++, clang++ or c++'} is not on PATH", mend)
+        return Check("C++ compiler", "warning", f"{command or 'g++, clang++ or c++'} is not on PATH", mend)
     words = [path, "-x", "c++", "-fsyntax-only", "-fopenmp", f"-I{sysconfig.get_path('include')}", "-"]
     try:
         done = subprocess.run(words, input=PROGRAM, capture_output=True, text=True, timeout=60)

@@ -127,13 +127,13 @@ class SweepRun(_Run):
         file = self.directory.sets_csv if sets else self._trials_csv()
         ends = {each.name: each.ends() for each in self._space.parameters}
         texts = [name for name, values in ends.items() if any(isinstance(end, str) for end in values)]
-        whole = [name for name in texts if all(isinstance(end, str) for end in ends[name])]
-        own = sets_csv.OWN if sets else trials_csv.OWN
+        pure_texts = [name for name in texts if all(isinstance(end, str) for end in ends[name])]
+        headers = sets_csv.OWN if sets else trials_csv.OWN
         try:
             columns = pandas.read_csv(file, nrows=0).columns
             # The text "None" is a value of a hyper-parameter that is text; elsewhere "nan" is a number.
-            missing = {name: ["", "nan"] for name in columns} | {name: [""] for name in space_columns(texts, own)}
-            types = dict.fromkeys(space_columns(whole, own), str)
+            missing = {name: ["", "nan"] for name in columns} | {name: [""] for name in space_columns(texts, headers)}
+            types = dict.fromkeys(space_columns(pure_texts, headers), str)
             return pandas.read_csv(file, keep_default_na=False, na_values=missing, dtype=types)
         except ValueError as error:
             raise BadInput(f"{file}: cannot be read ({one_line(error)}); --resume writes it anew") from error
@@ -237,10 +237,10 @@ class TrainRun(_Run):
 
         Raises BadInput if there is no checkpoint.
         """
-        kept = self.summary["checkpoint"]
-        if kept is None:
+        location = self.summary["checkpoint"]
+        if location is None:
             raise BadInput(f"{self.folder} has no checkpoint")
-        with fetched(Storage.at(kept)) as checkpoint:
+        with fetched(Storage.at(location)) as checkpoint:
             trial = Trial(Trial.name(0), self.config.seed, self.config.hyperparameters)
             return _model(self.config, self.directory, checkpoint, trial)
 
@@ -340,11 +340,11 @@ def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, tri
     """Load a checkpoint by the code that wrote it."""
     source, code = find(config, directory.source_folder)
     if not isinstance(code, Experiment):
-        kept = Kept.load(checkpoint)
-        if kept is None:
+        state = Kept.load(checkpoint)
+        if state is None:
             advice = "a script's own files are in the trial's .files"
             raise BadInput(f"{checkpoint}: no raygpu.checkpoint was made; {advice}")
-        return kept.content
+        return state.content
     return trained_model(source, code, lambda: load_data(config, source, code), trial, checkpoint)
 
 

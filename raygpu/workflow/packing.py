@@ -67,8 +67,8 @@ def find_training(
     """Find the code and the data, and try a first step of an experiment. Raises BadInput."""
     require_no_ray()
     prepared = prepare_pack(config, stem)
-    workload, code, own = subject_of(prepared.config, prepared.trial, prepared.gpus, source_folder, say)
-    return MeasuredTraining(prepared, workload, code, own)
+    workload, code, profile_key = subject_of(prepared.config, prepared.trial, prepared.gpus, source_folder, say)
+    return MeasuredTraining(prepared, workload, code, profile_key)
 
 
 def subject_of(

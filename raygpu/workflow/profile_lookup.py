@@ -31,16 +31,16 @@ def wanted_training(path: Path) -> WantedTraining:
     Its code and data are loaded, as the keys of profiles have their versions and shapes.
     """
     config = load(path, {}, PackConfig)
-    own = read_toml(path).get("hyperparameters")
-    sets = [own] if own and not config.space else list(islice(draws(config), MOST_DRAWS)) or [{}]
+    table = read_toml(path).get("hyperparameters")
+    sets = [table] if table and not config.space else list(islice(draws(config), MOST_DRAWS)) or [{}]
     trials = [Trial(Trial.name(index), config.seed, values) for index, values in enumerate(sets)]
     with output_to_stderr(wanted=True):  # whatever the user's code prints is no part of the output
         _, _, subject = subject_of(config, trials[0], [], code_folder(config.experiment, path), lambda lines: None)
     needs = [need_of(profile, "process") for profile in kept(ProfileStore.at(config.profiles).all(), subject, trials)]
     # A pack reads [space], and not the [hyperparameters] of a training.
-    command = f"{typed('pack')} {path}" if not own else f"{typed('pack')} with the file of a sweep"
-    known = tuple(need for need in needs if need is not None)
-    return WantedTraining(path.name, known, f"{command} measures it there")
+    command = f"{typed('pack')} {path}" if not table else f"{typed('pack')} with the file of a sweep"
+    known_needs = tuple(need for need in needs if need is not None)
+    return WantedTraining(path.name, known_needs, f"{command} measures it there")
 
 
 def kept(profiles: Iterable[Profile], subject: Subject, trials: Sequence[Trial]) -> list[Profile]:

@@ -65,9 +65,9 @@ def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
     values = read_toml(folder.best_toml)
     trial_id = _trial_id(values, folder.best_toml)
     sweep = load(folder.config, {}, SweepConfig)
-    kept = folder.checkpoint(trial_id) if checkpoint else None
+    best_checkpoint = folder.checkpoint(trial_id) if checkpoint else None
     values = with_sweep_settings(values, sweep, folder.read_run().get("mlflow_run_id"))
-    return Promotion(folder.name, values, folder.source_folder, kept)
+    return Promotion(folder.name, values, folder.source_folder, best_checkpoint)
 
 
 def _trial_id(best: Mapping[str, Any], file: Path) -> str:
@@ -107,8 +107,8 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     assert values is not None
     values = with_sweep_settings(values, sweep, run.sweep_run_id)
     values["tracking"] = tracking.model_dump()
-    kept = files / "best"
-    return Promotion(run.sweep, values, Path.cwd(), kept if is_best and kept.is_dir() else None)
+    best_checkpoint = files / "best"
+    return Promotion(run.sweep, values, Path.cwd(), best_checkpoint if is_best and best_checkpoint.is_dir() else None)
 
 
 def _of_trial(

@@ -89,9 +89,9 @@ class RayStart(Generic[AnyConfig]):
 
         may_fuse: bool = source.kind == "torch" and self._may_fuse
         modules = [*WORKER_MODULES[self.config.COMMAND][source.kind], *(FUSED_MODULES if may_fuse else ())]
-        own = thread_environment(1, yielding=may_fuse)
+        environment = thread_environment(1, yielding=may_fuse)
         # The number of threads is set again for each training; whether they yield is read once, by torch's import.
-        self._preload.announce(modules, {"OMP_WAIT_POLICY": own["OMP_WAIT_POLICY"]} if may_fuse else {})
+        self._preload.announce(modules, {"OMP_WAIT_POLICY": environment["OMP_WAIT_POLICY"]} if may_fuse else {})
 
     def wait(self) -> Cluster:
         """Wait for Ray and return the cluster. Called in the main thread, which keeps its signals."""

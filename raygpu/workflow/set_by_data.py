@@ -100,9 +100,9 @@ def _use_of(kind: type) -> _Use:
         if id(function) in seen:
             continue
         seen.add(id(function))
-        own = function.__code__.co_varnames[0] if is_method and function.__code__.co_argcount else None
-        for code in _codes(function.__code__, own):
-            for name in _read_attributes(code, own, use):
+        self_name = function.__code__.co_varnames[0] if is_method and function.__code__.co_argcount else None
+        for code in _codes(function.__code__, self_name):
+            for name in _read_attributes(code, self_name, use):
                 member = _user_s(kind, name)
                 if isinstance(member, FunctionType) and name not in LOADERS:
                     waiting.append((member, True))

@@ -80,14 +80,14 @@ def _has_run(folder: Path) -> bool:
 
 def _of_resume(words: Sequence[str]) -> list[str]:
     """Return the flags among the words that a run which goes on takes, too: where it runs, and how much it prints."""
-    kept: list[str] = []
+    flags: list[str] = []
     for place, word in enumerate(words):
         if word in ("-q", "-v", "--quiet", "--verbose"):
-            kept.append(word)
+            flags.append(word)
         elif word.startswith(("--tracking.", "--cluster.")):
             value = words[place + 1 : place + 2] if "=" not in word else []
-            kept += [word, *(each for each in value if not each.startswith("--"))]
-    return kept
+            flags += [word, *(each for each in value if not each.startswith("--"))]
+    return flags
 
 
 def progress_of(folder: Path) -> float:

@@ -64,13 +64,13 @@ class Place:
         if "SLURM_JOB_ID" not in variables:
             raise RaygpuError("this is the driver of a Slurm job: sbatch the script, or run the command without it")
         number = variables["SLURM_JOB_ID"]
-        own = f"/tmp/raygpu-{os.getuid()}-{number}"
+        disk = f"/tmp/raygpu-{os.getuid()}-{number}"
         if "SLURM_ARRAY_JOB_ID" in variables:
             number = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
         nodes = variables.get("SLURM_JOB_NODELIST", "")
         several = variables.get("SLURM_JOB_NUM_NODES", "1") != "1"
         return cls(
-            number, commands.hosts(nodes) if several else [nodes], Path(variables.get("RAYGPU_NODE_DISK") or own)
+            number, commands.hosts(nodes) if several else [nodes], Path(variables.get("RAYGPU_NODE_DISK") or disk)
         )
 
 
@@ -85,16 +85,16 @@ class Driver:
         self._signals = 0
         self._began, self._asked_at = time.time(), -ASK_S
         self._killed_at = math.inf
-        known = slurm_job.read(folder) or SlurmJob(
+        job = slurm_job.read(folder) or SlurmJob(
             f"{command}-{folder.name}", command, self.place.number, str(folder), self._began
         )
         again = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-        self.job = known.write(
+        self.job = job.write(
             slurm_id=self.place.number,
-            started=known.started or self._began,
+            started=job.started or self._began,
             ended=None,
             exit_code=None,
-            restarts=max(again, known.restarts + (known.started is not None)),
+            restarts=max(again, job.restarts + (job.started is not None)),
             nodes=", ".join(self.place.nodes),
             message="",
         )

@@ -92,12 +92,12 @@ def checked_job(
     name = name or f"{file.stem if file is not None else command.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if not re.fullmatch(config.NAME_PATTERN, name):
         raise BadInput(f"--name: read {name!r}; letters, digits and ._- are wanted")
-    own = ("name", "seed") if slurm.array is not None else ("name",)
-    overrides = {key: value for key, value in arguments.overrides.items() if key not in own}
+    job_keys = ("name", "seed") if slurm.array is not None else ("name",)
+    overrides = {key: value for key, value in arguments.overrides.items() if key not in job_keys}
     folder = (runs_dir / name).resolve()
     _require_new(folder, slurm)
-    given = [str(file)] if arguments.file is not None else []
-    return _job(command, name, [*given, *arguments.argv(overrides)], folder, slurm, seed)
+    file_words = [str(file)] if arguments.file is not None else []
+    return _job(command, name, [*file_words, *arguments.argv(overrides)], folder, slurm, seed)
 
 
 def _whole_seed(text: str) -> int:

@@ -295,11 +295,11 @@ def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
     if best.score_rule != "best":
         return []
-    kept = kept_epoch(folder, best.trial.trial_id)
-    if kept == best.best_epoch:
+    saved_epoch = kept_epoch(folder, best.trial.trial_id)
+    if saved_epoch == best.best_epoch:
         return []
-    epoch = f"epoch {kept}" if kept is not None else "the last one that was saved"
-    why = "interrupted since the last checkpoint" if kept is not None else "nothing was saved before that report"
+    epoch = f"epoch {saved_epoch}" if saved_epoch is not None else "the last one that was saved"
+    why = "interrupted since the last checkpoint" if saved_epoch is not None else "nothing was saved before that report"
     return [
         f"the kept checkpoint of {best.trial.trial_id} is not of its best epoch {best.best_epoch} but {epoch}: {why}"
     ]

@@ -296,8 +296,8 @@ class TrainingRun:
             return
         self._next_reading = time.monotonic() + READINGS_S
         self._readings = self.cluster.readings()
-        own = set(self.history.device_of.values())
-        readings = {index: reading.metrics() for index, reading in self._readings.items() if index in own}
+        device_indices = set(self.history.device_of.values())
+        readings = {index: reading.metrics() for index, reading in self._readings.items() if index in device_indices}
         if metrics := {f"gpu/{index}/{name}": value for index, of in readings.items() for name, value in of.items()}:
             self.session.writer.run_metrics(round(self.history.elapsed_s), metrics)
         for index, rate in self.history.latest_by_device().items():
@@ -363,12 +363,12 @@ class TrainingRun:
     def _function_state(self, checkpoint: Path | None, *, interrupted: bool) -> tuple[Path | None, str | None]:
         """Return the folder if it holds a state of the function's, else None; and a line where that is not the best
         epoch's."""
-        kept, best = Kept.load(checkpoint) if checkpoint is not None else None, self.history.best
-        if kept is None:
+        state, best = Kept.load(checkpoint) if checkpoint is not None else None, self.history.best
+        if state is None:
             again = "; a resume begins again" if interrupted else ""
             return None, f"no state is kept: the function has not called raygpu.checkpoint{again}"
-        if best is not None and kept.epoch < best.epoch:
-            line = f"the kept state is not of the best epoch {best.epoch} but of epoch {kept.epoch}"
+        if best is not None and state.epoch < best.epoch:
+            line = f"the kept state is not of the best epoch {best.epoch} but of epoch {state.epoch}"
             return checkpoint, f"{line}: the function made no raygpu.checkpoint in between"
         return checkpoint, None
 
@@ -379,8 +379,8 @@ class TrainingRun:
         validation = registration.fingerprint(self.found.splits)
         source, code, score = self.found.source, self.found.code, self.history.best.score
         model = registration.Candidate(source, code, self.prepared.trial, checkpoint, score, self._example, validation)
-        kept = registration.keep(self.config, self.session, model, self.console.result)
-        return {"model": kept} if kept else {}
+        entry = registration.keep(self.config, self.session, model, self.console.result)
+        return {"model": entry} if entry else {}
 
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console = self.console

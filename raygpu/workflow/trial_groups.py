@@ -100,7 +100,7 @@ def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list
         and node.capability is not None
         and (fault := too_old(node.device, node.capability, built_for)) is not None
     }
-    left = [node for node in nodes if node.device_type not in faults]
-    if not left:
+    usable_nodes = [node for node in nodes if node.device_type not in faults]
+    if not usable_nodes:
         raise BadInput(list(faults.values()))
-    return left, [f"plan: left out: {fault}" for fault in faults.values()]
+    return usable_nodes, [f"plan: left out: {fault}" for fault in faults.values()]

@@ -95,9 +95,9 @@ def _require_script(command: str, folder: Path) -> None:
 
 def _require_own_seeds(config: SweepConfig) -> None:
     """Raise BadInput if the search space of a function or a script takes the place of the repeats' seeds or folds."""
-    own = [name for name in ("seed", *FOLD_PLACEHOLDERS) if config.per_set > 1 and name in config.space]
-    if own:
-        raise BadInput([f"space.{name}: repeats and folds have values of their own; leave it out" for name in own])
+    names = [name for name in ("seed", *FOLD_PLACEHOLDERS) if config.per_set > 1 and name in config.space]
+    if names:
+        raise BadInput([f"space.{name}: repeats and folds have values of their own; leave it out" for name in names])
 
 
 def _require_framework(source: Source) -> None:
@@ -134,8 +134,8 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
 
 def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
     """Return lines on metrics that are no means over samples, where an evaluation takes several batches."""
-    own = (getattr(type(code), name).__module__ for name in ("loss", "metrics"))
-    if all(module.startswith("raygpu.") for module in own):
+    modules = (getattr(type(code), name).__module__ for name in ("loss", "metrics"))
+    if all(module.startswith("raygpu.") for module in modules):
         return []
     with contextlib.suppress(Exception), contextlib.chdir(source.folder):  # the first step has told it
         return inexact_metrics(source, code, _first_draws(prepared)[0], splits)

@@ -35,8 +35,8 @@ def kept_models(
     models: dict[str, tuple[Trial, str]] = {}
     for name in names:
         here = [checkpoints[name]] if name in checkpoints else []
-        kept = (uri for uri in (*here, (folder.shared_checkpoints / name).uri) if Storage(uri).is_dir())
-        if (uri := next(kept, None)) is not None:
+        uris = (uri for uri in (*here, (folder.shared_checkpoints / name).uri) if Storage(uri).is_dir())
+        if (uri := next(uris, None)) is not None:
             models[name] = records.by_id[name].trial, uri
     return models
 

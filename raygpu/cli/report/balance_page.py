@@ -66,11 +66,11 @@ def _ranks(summary: Mapping[str, Any]) -> Table:
     for place, rank in enumerate(summary["ranks"]):
         middle, low, high = rank["relative_speed"] or (None, None, None)
         speed = None if middle is None else interval(Interval(middle, low or 0.0, high or math.inf))
-        known = [rank["readings"].get(name) for name in columns]
+        readings = [rank["readings"].get(name) for name in columns]
         best = rank["rates"].get(str(rank["best_batch"]))
         rows.append(
             (place, f"GPU {rank['device']}", rank["name"], rank["best_batch"], best, speed, rank["tried_share"],
-             rank["share"], rank["samples_per_s"], *known)
+             rank["share"], rank["samples_per_s"], *readings)
         )  # fmt: skip
     header = ("rank", "device", "name", "best batch", "samples/s with it", "speed over the mean")
     header += ("tried share", "share", "samples/s in the training", *columns)

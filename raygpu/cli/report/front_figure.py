@@ -23,8 +23,8 @@ def _against(
     """Return the figure of the first metric against the one of this number."""
     plot = figure(xaxis_title=metrics[number], yaxis_title=metrics[0])
     others = [row for row in rows if not row.on_front]
-    for name, own, colour, size in (("other trials", others, "#8A8A8A", 6), ("Pareto front", front, SERIES[0], 9)):
-        ordered = sorted(own, key=lambda row: row.values[number])
+    for name, points, colour, size in (("other trials", others, "#8A8A8A", 6), ("Pareto front", front, SERIES[0], 9)):
+        ordered = sorted(points, key=lambda row: row.values[number])
         plot.add_scatter(
             x=[row.values[number] for row in ordered],
             y=[row.values[0] for row in ordered],

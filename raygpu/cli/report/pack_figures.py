@@ -29,7 +29,7 @@ def throughput_figure(measured: list[tuple[str, Profile]]) -> Figure | None:
     plot = figure(yaxis_title=f"{unit}, all trainings together")
     rows, numbers = [], set()
     for place, (run, profile) in enumerate(measured):
-        own = f"{run}: " if len(measured) > 1 else ""
+        prefix = f"{run}: " if len(measured) > 1 else ""
         for way in profile.ways:
             points = [p for p in profile.of(way) if p.samples_per_s]
             if points:
@@ -37,11 +37,11 @@ def throughput_figure(measured: list[tuple[str, Profile]]) -> Figure | None:
                     x=[p.n for p in points],
                     y=[p.samples_per_s for p in points],
                     error_y=errors([_interval(p) for p in points]),
-                    name=f"{own}{profile_view.NAMES[way]}",
+                    name=f"{prefix}{profile_view.NAMES[way]}",
                     mode="lines+markers",
                     line={"color": profile_view.COLORS[way], "dash": DASHES[place % len(DASHES)]},
                 )
-            _odd_points(plot, profile, own, way)
+            _odd_points(plot, profile, prefix, way)
             numbers |= {p.n for p in profile.points if p.way == way and (p.samples_per_s or p.fault == OUT_OF_MEMORY)}
             rows += [(run, p.label, p.n, *_interval(p)) for p in points]
     if not rows:
@@ -120,7 +120,7 @@ def memory_figure(measured: list[tuple[str, Profile]]) -> Figure | None:
     plot = figure(yaxis_title="GiB, all trainings together")
     rows, numbers = [], set()
     for run, profile in measured:
-        own = f"{run}: " if len(measured) > 1 else ""
+        prefix = f"{run}: " if len(measured) > 1 else ""
         for way in profile.ways:
             for field, where, dash in (("device_gib", "GPU", "solid"), ("host_gib", "host", "dot")):
                 points = [(p.n, p.n * gib) for p in profile.of(way) if (gib := getattr(p, field)) is not None]
@@ -129,7 +129,7 @@ def memory_figure(measured: list[tuple[str, Profile]]) -> Figure | None:
                 plot.add_scatter(
                     x=[n for n, _ in points],
                     y=[gib for _, gib in points],
-                    name=f"{own}{profile_view.NAMES[way]}, {where}",
+                    name=f"{prefix}{profile_view.NAMES[way]}, {where}",
                     mode="lines+markers",
                     line={"color": profile_view.COLORS[way], "dash": dash},
                 )

@@ -41,10 +41,10 @@ def write_pictures(page: Page, run: RunData, warn: Callable[[str], None]) -> Non
 
     A picture that cannot be drawn is told: no result depends on it.
     """
-    known = {figure.name: figure for section in page.sections for figure in section.figures}
+    figures_by_name = {figure.name: figure for section in page.sections for figure in section.figures}
     kind = "pack --advise" if run.advice is not None else run.kind
     for name, names in PICTURES[kind].items():
-        if figures := [known[each] for each in names if each in known]:
+        if figures := [figures_by_name[each] for each in names if each in figures_by_name]:
             path = run.folder.path / name
             try:
                 path.parent.mkdir(exist_ok=True)
@@ -104,8 +104,8 @@ def _draw(axes: Axes, plot: Mapping[str, Any]) -> None:
 
 def _names(traces: Sequence[Mapping[str, Any]], letter: str, layout: Mapping[str, Any]) -> list[str]:
     """Return the names on an axis; empty for an axis of numbers."""
-    given = layout.get("categoryarray") or (value for trace in traces for value in trace[letter])
-    return list(dict.fromkeys(value for value in given if isinstance(value, str)))[-MOST_ROWS:]
+    categories = layout.get("categoryarray") or (value for trace in traces for value in trace[letter])
+    return list(dict.fromkeys(value for value in categories if isinstance(value, str)))[-MOST_ROWS:]
 
 
 def _place(value: Any, names: Sequence[str]) -> float:

@@ -90,17 +90,17 @@ def epoch_figure(runs: Sequence[tuple[str, Placements]]) -> Figure | None:
     names = list(dict.fromkeys(name for _, found in runs for name, each in found.items() if each["epoch_s"]))
     rows = []
     for number, (run, placements) in enumerate(runs):
-        known = [name for name in names if placements.get(name, {}).get("epoch_s")]
-        turns = [placements[name]["epoch_s"] for name in known]
+        timed_names = [name for name in names if placements.get(name, {}).get("epoch_s")]
+        turns = [placements[name]["epoch_s"] for name in timed_names]
         plot.add_bar(
             orientation="h",
-            y=known,
+            y=timed_names,
             x=[fmean(seconds) for seconds in turns],
             name=run,
             offsetgroup=str(number),
             marker_color=SERIES[number % len(SERIES)],
         )
-        dots = [(name, seconds) for name in known for seconds in placements[name]["epoch_s"]]
+        dots = [(name, seconds) for name in timed_names for seconds in placements[name]["epoch_s"]]
         plot.add_scatter(
             y=[name for name, _ in dots],
             x=[seconds for _, seconds in dots],
@@ -110,7 +110,7 @@ def epoch_figure(runs: Sequence[tuple[str, Placements]]) -> Figure | None:
             mode="markers",
             marker={"color": "white", "size": 7, "line": {"color": "#555", "width": 1.5}},
         )
-        rows += [(run, name, turn, s) for name in known for turn, s in enumerate(placements[name]["epoch_s"], 1)]
+        rows += [(run, name, turn, s) for name in timed_names for turn, s in enumerate(placements[name]["epoch_s"], 1)]
     if not rows:
         return None
     plot.update_layout(scattermode="group")
@@ -145,24 +145,24 @@ def _step_figure(found: Placements) -> Figure | None:
 
 def _memory_figure(found: Placements) -> Figure | None:
     """Return the largest memory of each device, by placement."""
-    known = {name: each["memory_gib"] for name, each in found.items() if each["memory_gib"]}
-    if not known:
+    gib_by_placement = {name: each["memory_gib"] for name, each in found.items() if each["memory_gib"]}
+    if not gib_by_placement:
         return None
-    devices = max(map(len, known.values()))
+    devices = max(map(len, gib_by_placement.values()))
     plot = figure(xaxis_title="largest memory (GiB)", barmode="group")
     for device in range(devices):
         plot.add_bar(
             orientation="h",
-            y=list(known),
-            x=[gib[device] if device < len(gib) else None for gib in known.values()],
+            y=list(gib_by_placement),
+            x=[gib[device] if device < len(gib) else None for gib in gib_by_placement.values()],
             name=f"device {device}",
             marker_color=SERIES[device % len(SERIES)],
         )
     plot.update_yaxes(automargin=True, type="category", autorange="reversed")
     header = ("placement", *(f"GiB on device {device}" for device in range(devices)))
-    rows = [(name, *gib, *[None] * (devices - len(gib))) for name, gib in known.items()]
+    rows = [(name, *gib, *[None] * (devices - len(gib))) for name, gib in gib_by_placement.items()]
     says = "Of logical devices on a CPU it is computed from what a step keeps."
-    height = 140 + len(known) * (20 + 16 * devices)
+    height = 140 + len(gib_by_placement) * (20 + 16 * devices)
     return Figure("memory-devices", "Memory of each device", plot, says, Table(header, rows, "largest memory"), height)
 
 

@@ -209,7 +209,7 @@ def _slices(run: RunData, study: Study, names: Sequence[str]) -> Figure:
     plot = plot_slice(study, params=list(names), target_name=str(run.summary["metric"]))
     restyle(plot, showlegend=False)
     plot.update_traces(marker={"colorscale": "Viridis", "reversescale": False, "line": {"width": 0}, "size": 6})
-    whole = len(study.trials[0].params)
-    of = f"{len(names)} of {whole:,}" if len(names) < whole else f"each of {whole}"
+    num_parameters = len(study.trials[0].params)
+    of = f"{len(names)} of {num_parameters:,}" if len(names) < num_parameters else f"each of {num_parameters}"
     says = f"The score by {of} hyper-parameters; later trials are lighter."
     return Figure("slices", "Slices", plot, says, min_width_px=180 * len(names))

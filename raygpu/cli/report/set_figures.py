@@ -22,11 +22,11 @@ def sets_section(run: RunData, code: str) -> Section:
     several = "trainings" if run.summary.get("folds") else "repeats"
     notes = [] if comparison is None else [f"{set_view.told(comparison, several)}."]
     notes.append(f"Best: {best.set_id} with {hyperparameters(best.hyperparameters)}. To train its best repeat again:")
-    whole = [_table(run, run.sets, f"all {len(run.sets):,} sets")] if len(run.sets) > NUM_BEST else []
+    folded_tables = [_table(run, run.sets, f"all {len(run.sets):,} sets")] if len(run.sets) > NUM_BEST else []
     drawn = [row for row in run.sets if row.score is not None][:NUM_DRAWN]
     figures = [_intervals(run, drawn)] if drawn else []
     tables = [_table(run, run.sets[:NUM_BEST], "the best sets, by mean score; those that lack repeats come last")]
-    return Section("best", "Best sets", notes, tables, figures, whole, code)
+    return Section("best", "Best sets", notes, tables, figures, folded_tables, code)
 
 
 def _table(run: RunData, rows: Sequence[SetRow], caption: str) -> Table:

@@ -217,5 +217,5 @@ def _trials(run: RunData) -> Section:
         return Section("trials", "All trials")
     ranked = run.ranked()
     others = [row for row in run.trials if not row.finite]
-    whole = _table(run, [*ranked, *others], f"all {len(run.trials):,} trials, the best first")
-    return Section("trials", "All trials", folded=[whole])
+    table = _table(run, [*ranked, *others], f"all {len(run.trials):,} trials, the best first")
+    return Section("trials", "All trials", folded=[table])

@@ -83,25 +83,25 @@ def slots(run: RunData, spent: Mapping[str, float | None], stage_s: float) -> di
 
 def wall_time(runs: Sequence[RunData]) -> Figure | None:
     """Return where the wall time of the last start went, a bar for each run; None of runs without stages."""
-    known = [(run.name, parts(run)) for run in runs if run.summary.get("stages_s")]
-    if not known:
+    timings = [(run.name, parts(run)) for run in runs if run.summary.get("stages_s")]
+    if not timings:
         return None
-    names = [name for name in STAGES if any(name in seconds for _, seconds in known)]
-    plot = figure(xaxis_title="seconds", barmode="group", bargap=0.25, showlegend=len(known) > 1)
-    for number, (run, seconds) in enumerate(known):
+    names = [name for name in STAGES if any(name in seconds for _, seconds in timings)]
+    plot = figure(xaxis_title="seconds", barmode="group", bargap=0.25, showlegend=len(timings) > 1)
+    for number, (run, seconds) in enumerate(timings):
         plot.add_bar(
             orientation="h",
             x=[seconds.get(name) for name in names],
             y=[STAGES[name] for name in names],
             name=run,
-            marker_color=_colours(names) if len(known) == 1 else SERIES[number % len(SERIES)],
+            marker_color=_colours(names) if len(timings) == 1 else SERIES[number % len(SERIES)],
             text=[f"{seconds[name]:.1f}" if name in seconds else "" for name in names],
             textposition="outside",
             cliponaxis=False,
         )
     plot.update_yaxes(automargin=True, type="category", autorange="reversed")
-    height = 110 + len(names) * (14 + 14 * len(known)) + (24 if len(known) > 1 else 0)
-    return Figure("stages", "Where the wall time went", plot, _says(*known[0]), _table(known, names), height)
+    height = 110 + len(names) * (14 + 14 * len(timings)) + (24 if len(timings) > 1 else 0)
+    return Figure("stages", "Where the wall time went", plot, _says(*timings[0]), _table(timings, names), height)
 
 
 def _colours(names: Sequence[str]) -> list[str]:
@@ -111,16 +111,16 @@ def _colours(names: Sequence[str]) -> list[str]:
 
 
 def _says(run: str, seconds: Mapping[str, float]) -> str:
-    whole = sum(seconds.values())
+    total = sum(seconds.values())
     longest = max(seconds, key=lambda name: seconds[name])
-    share = 100 * seconds[longest] / whole if whole else 0.0
+    share = 100 * seconds[longest] / total if total else 0.0
     notes = " What runs in slots side by side is the mean of the slots." if "empty" in seconds else ""
-    return f"{run}: {share:.0f} % of {whole:.0f} s for: {STAGES[longest]}.{notes}"
+    return f"{run}: {share:.0f} % of {total:.0f} s for: {STAGES[longest]}.{notes}"
 
 
 def _table(known: Sequence[tuple[str, Mapping[str, float]]], names: Sequence[str]) -> Table:
     rows: list[tuple[Any, ...]] = []
     for run, seconds in known:
-        whole = sum(seconds.values()) or 1.0
-        rows += [(run, STAGES[name], seconds[name], 100 * seconds[name] / whole) for name in names if name in seconds]
+        total = sum(seconds.values()) or 1.0
+        rows += [(run, STAGES[name], seconds[name], 100 * seconds[name] / total) for name in names if name in seconds]
     return Table(("run", "what", "seconds", "%"), rows, "seconds of the last start")

@@ -62,9 +62,9 @@ def _outcome(run: RunData) -> Section:
 
 def _gpus(run: RunData) -> Section:
     rates = [gpu["samples_per_s"] for gpu in run.summary["gpus"]]
-    whole = sum(rate for rate in rates if rate is not None)
+    total = sum(rate for rate in rates if rate is not None)
     rows = [
-        (f"GPU {gpu['index']}", gpu["name"], rate, 100 * rate / whole if rate is not None and whole else None)
+        (f"GPU {gpu['index']}", gpu["name"], rate, 100 * rate / total if rate is not None and total else None)
         for gpu, rate in zip(run.summary["gpus"], rates, strict=True)
     ]
     table = Table(("GPU", "name", "samples/s", "% of all"), rows, "in the time of training alone")

@@ -94,8 +94,8 @@ class Cluster:
             return PlacementRequest()
         of = [index for index, node in enumerate(self.nodes) if node.device_type == device_type]
         others = [resource for index, resource in enumerate(self._resources) if index not in of]
-        own = {self._resources[index] for index in of}
-        if len(own) == 1 and (resource := own.pop()) is not None and resource not in others:
+        resources = {self._resources[index] for index in of}
+        if len(resources) == 1 and (resource := resources.pop()) is not None and resource not in others:
             return PlacementRequest({resource: LITTLE})
         node_ids = list(dict.fromkeys(device.node_id for device in self.devices))
         return PlacementRequest({}, {NODE_ID: f"in({','.join(node_ids[index] for index in of)})"})
@@ -156,8 +156,8 @@ class Cluster:
     def tell_address(self, say: Callable[[str], None]) -> None:
         """Say the URL of Ray's dashboard once it has started, and the command for its token where it needs one."""
         # Ray turns tokens on for a local cluster, unless told not to.
-        own = self.local and os.environ.get("RAY_AUTH_MODE") == "token"
-        token = " (its token: ray get-auth-token)" if own else ""
+        has_token = self.local and os.environ.get("RAY_AUTH_MODE") == "token"
+        token = " (its token: ray get-auth-token)" if has_token else ""
         missing = "Ray dashboard: not running (it needs: pip install ray[default])"
         self.dashboard.then(lambda url: say(missing if url is None else f"Ray dashboard: {url}{token}"))
 

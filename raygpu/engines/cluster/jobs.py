@@ -203,8 +203,8 @@ class Jobs:
         try:
             yield
         except AuthenticationError as error:
-            given = "it refused the token" if "failed" in str(error) else "it wants a token"
-            raise BadInput(f"--address: {self.address}: {given}; {TOKEN_WANTED}") from error
+            reason = "it refused the token" if "failed" in str(error) else "it wants a token"
+            raise BadInput(f"--address: {self.address}: {reason}; {TOKEN_WANTED}") from error
         except (ConnectionError, requests.RequestException, aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, BrokenPipeError):  # whoever reads this has enough
                 raise
@@ -264,8 +264,8 @@ def _choose_token(host: str) -> None:
     """Turn on Ray's token if the user has named one, or for this machine's cluster if Ray keeps one under HOME."""
     named = any(os.environ.get(name) for name in TOKENS)
     path = token_file() if host in LOOPBACK else None
-    kept = path is not None and path.is_file()
-    if named or kept:
+    has_file = path is not None and path.is_file()
+    if named or has_file:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 

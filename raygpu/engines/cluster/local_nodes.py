@@ -55,8 +55,8 @@ class ExtraNode:
     def _start(self) -> GuardedProcess:
         self._tries += 1
         # It is ended when nothing runs on it any more: there is no need to wait until nobody holds an actor.
-        own = {"CUDA_VISIBLE_DEVICES": self._visible, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-        return GuardedProcess(guarded([*RAY_START, *self._command]), self._output, os.environ | own)
+        variables = {"CUDA_VISIBLE_DEVICES": self._visible, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+        return GuardedProcess(guarded([*RAY_START, *self._command]), self._output, os.environ | variables)
 
     def failed(self) -> str | None:
         """Return the last line of the node's output if it has ended, else None.

@@ -49,10 +49,10 @@ def end_of(marks: list[str]) -> None:
     """End the processes with these marks that are in sessions of their own, as `end` does for those of this process."""
     deadline, signalled_pids, nothing = time.monotonic() + GRACE_S, set[int](), 0
     while marks and time.monotonic() < deadline:
-        left = _left(marks)
-        _signal(set(left) - signalled_pids, signal.SIGTERM)
-        signalled_pids.update(left)
-        nothing = 0 if left else nothing + 1
+        pids = _left(marks)
+        _signal(set(pids) - signalled_pids, signal.SIGTERM)
+        signalled_pids.update(pids)
+        nothing = 0 if pids else nothing + 1
         if nothing == LOOKS:
             return
         time.sleep(LOOK_S)

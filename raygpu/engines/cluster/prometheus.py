@@ -91,12 +91,12 @@ def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[i
 
     run: name of the run. readings: NVML's, by device index.
     """
-    known = list(records.by_id.values())  # each is counted once, whatever changes meanwhile
-    statuses: Counter[str] = Counter(record.outcome for record in known)
-    statuses["waiting"] += records.num_trials - len(known)
+    trial_records = list(records.by_id.values())  # each is counted once, whatever changes meanwhile
+    statuses: Counter[str] = Counter(record.outcome for record in trial_records)
+    statuses["waiting"] += records.num_trials - len(trial_records)
     for status in (*get_args(Status), "diverged"):
         yield MetricSample(TRIALS, {"run": run, "status": status}, statuses[status])
-    running = Counter(record.gpu_index for record in known if record.status == "running")
+    running = Counter(record.gpu_index for record in trial_records if record.status == "running")
     for device in records.gpus.devices:
         yield MetricSample(TRIALS_PER_GPU, {"run": run, "gpu": str(device.index)}, running[device.index])
         rate = snapshot.samples_per_s.get(device.index)

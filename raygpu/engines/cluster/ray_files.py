@@ -59,8 +59,8 @@ def folders() -> tuple[str, Path] | tuple[None, None]:
     if "RAY_TMPDIR" in os.environ:
         return None, None
     try:
-        own = private_folder(Path(SESSIONS.format(os.getuid())))
-        return str(own / BELOW), scratch.home(own)
+        user_folder = private_folder(Path(SESSIONS.format(os.getuid())))
+        return str(user_folder / BELOW), scratch.home(user_folder)
     except OSError as error:
         raise RaygpuError(f"Ray did not start: {error}; or choose another folder by RAY_TMPDIR") from error
 

@@ -47,20 +47,20 @@ def bind_to_loopback(wanted: bool) -> None:
 def others_wait() -> Iterator[None]:
     """Have other threads that use Ray wait for the start inside, where Ray would start by itself; their `ray.init()`
     raises RuntimeError."""
-    kept, starter = ray.init, threading.get_ident()
+    original_init, starter = ray.init, threading.get_ident()
 
     def init(*arguments: Any, **options: Any) -> Any:
         """Call `ray.init`, in the thread that starts Ray."""
         if threading.get_ident() != starter:
             raise RuntimeError(f"ray.init() is called, and {STARTED_HERE}")
-        return kept(*arguments, **options)
+        return original_init(*arguments, **options)
 
     with auto_init_lock:
         ray.init = init
         try:
             yield
         finally:
-            ray.init = kept
+            ray.init = original_init
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def own_process_groups(dashboard_files: Path | None, prestarted: int | None = No
     has taken its results from it. Ray has no public setting for it; its processes end
     by themselves, some minutes at most after this one was killed.
     """
-    kept = services.ConsolePopen
+    original_popen = services.ConsolePopen
 
     def start(command: Sequence[str], *arguments: Any, env: Mapping[str, str], **options: Any) -> Any:
         """Start one of Ray's processes."""
@@ -83,7 +83,7 @@ def own_process_groups(dashboard_files: Path | None, prestarted: int | None = No
             env = {**env, "TMPDIR": str(dashboard_files)}
         if prestarted is not None:
             command = [f"{PRESTARTED}{prestarted}" if word.startswith(PRESTARTED) else word for word in command]
-        process = kept(command, *arguments, env=env, process_group=0, **options)
+        process = original_popen(command, *arguments, env=env, process_group=0, **options)
         if any(Path(word).name == DASHBOARD for word in command):
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, DASHBOARD_NICENESS)
@@ -93,7 +93,7 @@ def own_process_groups(dashboard_files: Path | None, prestarted: int | None = No
     try:
         yield
     finally:
-        services.ConsolePopen = kept
+        services.ConsolePopen = original_popen
 
 
 @contextmanager

@@ -221,8 +221,8 @@ class _NodeProbe:
     def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
         """Return the node's GPUs by Ray's names for them, and the node for the planner; None if NVML shows no GPU."""
         local_gpus = listed(nvml.gpus(), visible_of_raylet())
-        known = [gpu for _, gpu in local_gpus if gpu is not None]
-        return local_gpus, host.described(known) if known else None
+        nvml_gpus = [gpu for _, gpu in local_gpus if gpu is not None]
+        return local_gpus, host.described(nvml_gpus) if nvml_gpus else None
 
     def try_storage(self, storage: Storage, token: str) -> str | None:
         """Read the token from the storage and write a file there; return why that fails on this node, or None."""

@@ -310,15 +310,15 @@ class ConcurrencyBenchmark:
     def _weigh(self, measured: Measured) -> None:
         """Record the memory of each training: by NVML, which includes CUDA contexts, or else by the framework."""
         replies = answers([actor.taken.remote() for actor in measured.actors])
-        taken: list[Taken] = [] if isinstance(replies, Fault) else replies
+        memories: list[Taken] = [] if isinstance(replies, Fault) else replies
         uuid = self.probe.device.uuid
         by_pid = (nvml.process_memory(uuid) or {}) if uuid is not None and self.probe.local else {}
-        measured.host_gib = _mean([part.host_gib for part in taken], measured.n)
-        held = [_of_all(by_pid, part.pids) or _with_context(part.device_gib) for part in taken]
-        measured.device_gib = _mean(held, measured.n)
+        measured.host_gib = _mean([part.host_gib for part in memories], measured.n)
+        device_memories = [_of_all(by_pid, part.pids) or _with_context(part.device_gib) for part in memories]
+        measured.device_gib = _mean(device_memories, measured.n)
         if measured.way == "mps" and self.mps is not None:
             attached = set(self.mps.clients())
-            past = sum(attached.isdisjoint(part.pids) for part in taken)
+            past = sum(attached.isdisjoint(part.pids) for part in memories)
             if past:
                 measured.fault = Fault(
                     f"{past} of {measured.n} processes were not attached to MPS", out_of_memory=False
@@ -366,8 +366,8 @@ def _with_context(gib: float | None) -> float | None:
 
 def _mean(parts: Sequence[float | None], n: int) -> float | None:
     """Return the memory of all processes divided by n trainings; None if one of them is unknown."""
-    known = [part for part in parts if part is not None]
-    return sum(known) / n if known and len(known) == len(parts) else None
+    known_parts = [part for part in parts if part is not None]
+    return sum(known_parts) / n if known_parts and len(known_parts) == len(parts) else None
 
 
 def fibonacci() -> Iterator[int]:

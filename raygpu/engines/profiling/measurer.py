@@ -99,8 +99,8 @@ class Measurer:
         for group in self.groups:
             profile = self._found(self._subject(group, hardware))
             if profile is not None and profile.best() is not None:
-                whole = self._tells(profile, group, hardware)
-                (estimates.own if whole else in_part)[group.signature] = profile
+                is_complete = self._tells(profile, group, hardware)
+                (estimates.own if is_complete else in_part)[group.signature] = profile
         if self._taken(estimates, estimates.own):
             return estimates, False
         estimates.source = self._unmeasurable(hardware) or ""
@@ -137,11 +137,11 @@ class Measurer:
 
     def _taken(self, found: Estimates, profiles: dict[Signature, Profile]) -> bool:
         """Use these profiles for the estimates; return whether there is one for any of the groups."""
-        known = [group for group in self.groups if group.signature in profiles]
-        if not known:
+        groups = [group for group in self.groups if group.signature in profiles]
+        if not groups:
             return False
         found.own = profiles
-        found.reference = profiles[max(known, key=lambda group: len(group.trials)).signature]
+        found.reference = profiles[max(groups, key=lambda group: len(group.trials)).signature]
         found.source = f"kept profile of {found.reference.measured_at[:10]}"
         return True
 
@@ -178,15 +178,15 @@ class Measurer:
         if len(nodes) == 1:
             return
         found.types = tuple(nodes)
-        own = self._subject(self.largest, hardware)
+        key = self._subject(self.largest, hardware)
         for device, (node, *_) in nodes.items():
             there = replace(hardware, device=node.device, device_gib=node.device_gib)
             profile = self._found(self._subject(self.largest, there))
             if profile is not None and profile.best() is not None:
                 found.by_device[device] = profile
-        others = (p.in_epochs_of(self._samples_per_epoch) for p in self.store.all() if p.subject.same_training(own))
-        known = [*found.by_device.values(), *others]
-        found.elsewhere = next((p for p in known if p.memory("process", "device_gib") is not None), None)
+        others = (p.in_epochs_of(self._samples_per_epoch) for p in self.store.all() if p.subject.same_training(key))
+        profiles = [*found.by_device.values(), *others]
+        found.elsewhere = next((p for p in profiles if p.memory("process", "device_gib") is not None), None)
 
     def _found(self, subject: Subject) -> Profile | None:
         """Return the kept profile of a subject, for this sweep's epochs; None if there is none."""
@@ -219,8 +219,8 @@ class Measurer:
     def _samples(self) -> float:
         """Training samples of the whole sweep."""
         assert self.splits is not None
-        whole = size(self.config)
-        return whole.trials * whole.epochs * self.splits.samples_per_epoch
+        sweep_size = size(self.config)
+        return sweep_size.trials * sweep_size.epochs * self.splits.samples_per_epoch
 
     def _look(self, hardware: Hardware) -> QuickLook:
         """Run a few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
@@ -312,8 +312,8 @@ class Measurer:
         if profile.best() is None:
             estimates.source = f"one training alone failed ({profile.points[0].fault})"
             return estimates
-        kept = f"measured in {seconds:.0f} s; kept for later sweeps in {self.store.keep(profile)}"
-        estimates.notes = (kept, *(note for note in profile.notes if note.startswith("mps:")))
+        probe_note = f"measured in {seconds:.0f} s; kept for later sweeps in {self.store.keep(profile)}"
+        estimates.notes = (probe_note, *(note for note in profile.notes if note.startswith("mps:")))
         if any(point.doubt is not None for point in profile.points):
             profile = roughly(profile)
             estimates.source += " on a busy machine, rough and not all kept"

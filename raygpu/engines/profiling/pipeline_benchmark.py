@@ -95,9 +95,9 @@ class PipelineBenchmark:
 
     def _wait(self, calls: Sequence[Any]) -> list[Any] | Fault:
         """Wait for all answers, or for the first fault: the other stages would wait for ever for that one."""
-        left = list(calls)
-        while left:
-            (done,), left = ray.wait(left, num_returns=1)
+        pending_calls = list(calls)
+        while pending_calls:
+            (done,), pending_calls = ray.wait(pending_calls, num_returns=1)
             answered = answers([done])
             if isinstance(answered, Fault):
                 self.close()

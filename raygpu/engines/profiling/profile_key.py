@@ -78,9 +78,9 @@ def _files(source: Source, code: Any) -> Iterator[Path]:
     if source.name.endswith(PICKLED):  # of a notebook's cell
         yield Path(source.name)
         return
-    own = Path(raygpu.__file__).parent
+    package_folder = Path(raygpu.__file__).parent
     for part in type(code).__mro__ if isinstance(code, Experiment) else [inspect.unwrap(code)]:
         with contextlib.suppress(TypeError, OSError):  # built in, or typed into an interpreter
             path = Path(inspect.getsourcefile(part) or "")
-            if path.is_file() and own not in path.parents:
+            if path.is_file() and package_folder not in path.parents:
                 yield path

@@ -127,8 +127,8 @@ def options(job: BatchJob) -> list[str]:
         "array": slurm.array,
         "signal": f"B:USR1@{slurm.signal_s}",
     }
-    given = [f"--{name}={_quoted(str(value))}" for name, value in values.items() if value is not None]
-    return [*given, "--requeue" if slurm.requeue else "--no-requeue", *slurm.options]
+    flags = [f"--{name}={_quoted(str(value))}" for name, value in values.items() if value is not None]
+    return [*flags, "--requeue" if slurm.requeue else "--no-requeue", *slurm.options]
 
 
 def _quoted(value: str) -> str:

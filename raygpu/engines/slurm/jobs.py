@@ -45,10 +45,10 @@ class SlurmJobs:
         for line in lines:
             say(line)
         for folder, index in zip(folders, tasks(array) if array is not None else [None], strict=True):
-            own = number if index is None else f"{number}_{index}"
+            slurm_id = number if index is None else f"{number}_{index}"
             record = slurm_job.read(folder)
-            if record is not None and record.slurm_id != own:  # else the job has begun already
-                record.write(slurm_id=own)
+            if record is not None and record.slurm_id != slurm_id:  # else the job has begun already
+                record.write(slurm_id=slurm_id)
             slurm_job.register(folder)
         return [f"{job.command}-{folder.name}" for folder in folders]
 
@@ -197,7 +197,7 @@ class _Files:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self.script.write_text(script(self._job))
             self.script.chmod(0o755)
-            for folder, known in zip(self._folders, earlier, strict=True):
+            for folder, entry in zip(self._folders, earlier, strict=True):
                 record = SlurmJob(
                     job_id=f"{self._job.command}-{folder.name}",
                     command=self._job.command,
@@ -207,7 +207,7 @@ class _Files:
                     script=str(self.script),
                     store=self._store,
                 )
-                record.write(seconds=known.seconds if known else 0.0, rgu_hours=known.rgu_hours if known else None)
+                record.write(seconds=entry.seconds if entry else 0.0, rgu_hours=entry.rgu_hours if entry else None)
         except OSError as error:
             self._restore()
             raise BadInput(f"runs_dir: {self.script.parent} cannot be written: {error.strerror}") from error

@@ -20,8 +20,8 @@ BEST = "best"
 
 def best_of(checkpoint: Storage) -> Best:
     """Read the score and the epoch of a checkpoint that was kept as the best one."""
-    kept = json.loads(checkpoint.read(PROGRESS))
-    return Best(kept["score"], kept["epoch"])
+    progress = json.loads(checkpoint.read(PROGRESS))
+    return Best(progress["score"], progress["epoch"])
 
 
 def lost_line(best: Best, kept: Best | None) -> str:
@@ -52,9 +52,9 @@ class BestCheckpoint:
         noted: best score by the last checkpoint. uncopied: that checkpoint, as Ray gives it, if it is the best one;
         None if it is not. No other can lack its copy. maximize: whether a higher score is better.
         """
-        kept, sign = self._kept_score(), 1 if maximize else -1
-        if uncopied is None or (kept is not None and sign * kept.score >= sign * noted.score):
-            return kept
+        kept_best, sign = self._kept_score(), 1 if maximize else -1
+        if uncopied is None or (kept_best is not None and sign * kept_best.score >= sign * noted.score):
+            return kept_best
         self.replace(uncopied)
         return self._kept_score()
 

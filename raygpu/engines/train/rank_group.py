@@ -209,8 +209,8 @@ def _ranks(task: WorkerTask, settings: Settings) -> Any:
 def _devices(task: WorkerTask) -> list[int | None]:
     """Return the indices of this worker's devices, repeated for a simulated GPU; None for a device that is new."""
     node = ray.get_runtime_context().get_node_id()
-    known = {device: place for place, device in enumerate(task.devices)}
-    places = [known.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
+    place_by_device = {device: place for place, device in enumerate(task.devices)}
+    places = [place_by_device.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
     return [places[local % len(places)] for local in range(task.devices_per_worker)]
 
 

@@ -132,8 +132,8 @@ def with_own_controller(trainer: type, *, local: bool) -> type:
             return True
 
         def _create_default_callbacks(self) -> list[Any]:
-            kept = [each for each in super()._create_default_callbacks() if not isinstance(each, left_out)]
-            return kept if local else [*kept, OwnCleanerCallback()]
+            callbacks = [each for each in super()._create_default_callbacks() if not isinstance(each, left_out)]
+            return callbacks if local else [*callbacks, OwnCleanerCallback()]
 
         def _initialize_and_run_controller(self, **settings: Any) -> Any:
             """Start the controller as Ray Train does, and keep its handle for `end`."""

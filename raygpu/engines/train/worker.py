@@ -151,13 +151,13 @@ class _CheckpointManager:
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
                 self.training.load(Path(folder))
-                kept = json.loads((Path(folder) / PROGRESS).read_text())
-                self.score, self.metrics = kept["score"], kept.get("metrics", {})
-                if kept["best"] is not None:
-                    self.best = Best(kept["best"], kept.get("best_epoch", kept["epoch"]))
-                    self._recover(best, checkpoint.path if kept.get("is_best") else None)
-                ended = kept.get("ended", False) or kept["epoch"] >= self.task.epochs
-                self.restored = Restored(kept["epoch"], self.metrics, self.best, ended)
+                progress = json.loads((Path(folder) / PROGRESS).read_text())
+                self.score, self.metrics = progress["score"], progress.get("metrics", {})
+                if progress["best"] is not None:
+                    self.best = Best(progress["best"], progress.get("best_epoch", progress["epoch"]))
+                    self._recover(best, checkpoint.path if progress.get("is_best") else None)
+                ended = progress.get("ended", False) or progress["epoch"] >= self.task.epochs
+                self.restored = Restored(progress["epoch"], self.metrics, self.best, ended)
         elif self.task.warm_start is not None:
             with fetched(Storage(self.task.warm_start)) as path:
                 self.training.load_parameters(path)

@@ -59,7 +59,7 @@ def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
         save_saved_members(checkpoint, folders)
         return
     for name, folder in folders.items():
-        own = checkpoint / name  # of a split device; a trial alone lies at the top
-        for path in (own if own.is_dir() else checkpoint).iterdir():
+        member_folder = checkpoint / name  # of a split device; a trial alone lies at the top
+        for path in (member_folder if member_folder.is_dir() else checkpoint).iterdir():
             if path.is_file() and path.name not in (PROGRESS, POPULATION):
                 shutil.copy(path, folder)

@@ -56,10 +56,10 @@ class ArraySequence(ABC):
         """Make an array of these trials."""
 
     def _settings(self, folder: Path | None = None) -> Settings:
-        own = folder or Path(tempfile.gettempdir())
+        trial_folder = folder or Path(tempfile.gettempdir())
         shared, threads = self.shared, self.part.threads_per_trial
         changing = shared.population.changing if shared.population is not None else ()
-        return Settings(shared.epochs, threads, shared.precision, own, folds=shared.folds, changing=changing)
+        return Settings(shared.epochs, threads, shared.precision, trial_folder, folds=shared.folds, changing=changing)
 
     def current(self) -> ModelArray | None:
         """Return the array to train now: the next one if all trials of the last have ended; None at the end."""

@@ -44,13 +44,13 @@ class OwnProgram(ArraySequence):
 
     def _make(self, trials: list[Trial]) -> ModelArray:
         trial = trials[0]
-        kept = self.shared.trial_files / trial.trial_id
-        folder = kept.path
+        storage = self.shared.trial_files / trial.trial_id
+        folder = storage.path
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="trial-", dir=scratch.home()))
-            self._copy = folder, kept
-            if kept.is_dir():
-                kept.download(folder)
+            self._copy = folder, storage
+            if storage.is_dir():
+                storage.download(folder)
         folder.mkdir(parents=True, exist_ok=True)
         return ArrayOfOne(start(self.shared.source, self.code, None, trial, self._settings(folder)), trial)
 
@@ -70,13 +70,13 @@ class OwnProgram(ArraySequence):
     def _deliver(self) -> None:
         if self._copy is None:
             return
-        (folder, kept), self._copy = self._copy, None
+        (folder, storage), self._copy = self._copy, None
         shutil.rmtree(folder / WORK, ignore_errors=True)  # it has links to the source, which an upload would follow
         try:
             if any(folder.iterdir()):
-                kept.upload(folder)
+                storage.upload(folder)
         except RaygpuError as error:
-            place = Path(tempfile.mkdtemp(prefix=f"kept-{kept.name}-", dir=scratch.shared_folder()))
+            place = Path(tempfile.mkdtemp(prefix=f"kept-{storage.name}-", dir=scratch.shared_folder()))
             folder.replace(place)  # this process' folder is deleted with it
             self.warnings.append(f"its files lie in {place} on {socket.gethostname()}, since {error}")
         else:

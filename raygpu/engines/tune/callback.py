@@ -83,14 +83,14 @@ class ArrayCallback(tune.Callback):
         for name in config.trial_ids:
             if self.live.is_complete(name):
                 continue  # its array goes on without it
-            known = self.live.records.by_id.get(name)
+            record = self.live.records.by_id.get(name)
             started = self.live.trials[name]
             self.live.records.start(started)
-            if known is not None and known.ended:
+            if record is not None and record.ended:
                 self._forget([name])
                 self.live.timeline.go_back(name, 0)
                 self.live.writer.restart(started)
-            elif known is None and self.live.is_resumed:
+            elif record is None and self.live.is_resumed:
                 self.live.writer.restart(started)  # it may have begun after the last snapshot, with other values
             else:
                 self.live.writer.begin(started)
@@ -145,10 +145,10 @@ class ArrayCallback(tune.Callback):
     def _tell_width(self, holder: str, config: ArrayConfig) -> None:
         """Tell that an array goes on with fewer trials."""
         before = self._under_way.get(holder, 0)
-        left = [name for name in config.trial_ids if not self.live.records.by_id[name].ended] if before > 1 else []
-        if left and len(left) < before:
-            self._under_way[holder] = len(left)
-            self._detail(lambda: trial_lines.compacted(config, before, left))
+        ids = [name for name in config.trial_ids if not self.live.records.by_id[name].ended] if before > 1 else []
+        if ids and len(ids) < before:
+            self._under_way[holder] = len(ids)
+            self._detail(lambda: trial_lines.compacted(config, before, ids))
 
     def _end(self, trial_id: str, status: Status, *, error: str | None = None, reason: str | None = None) -> None:
         """End a trial's record and its MLflow run."""
@@ -205,13 +205,13 @@ class ArrayCallback(tune.Callback):
     def _note_change(self, name: str, change: Change) -> None:
         """Record that a trial took over another one's parameters, and tag its MLflow run."""
         live = self.live
-        known = live.records.by_id[name].changes
-        before = known[-1].values if known else live.trials[name].hyperparameters
+        changes = live.records.by_id[name].changes
+        before = changes[-1].values if changes else live.trials[name].hyperparameters
         if not live.records.change(name, change):
             return
         population_file.add(live.run_directory.population, name, change)
-        taken = ", ".join(f"{each.donor} after epoch {each.epoch}" for each in known)
-        live.writer.tag(name, {"raygpu.taken_over": taken[-MOST_TAG:]})
+        donors = ", ".join(f"{each.donor} after epoch {each.epoch}" for each in changes)
+        live.writer.tag(name, {"raygpu.taken_over": donors[-MOST_TAG:]})
         self._detail(lambda: f"{name} {described(change, before)}")
 
     def _train_alone(self, config: ArrayConfig, reason: str) -> None:
@@ -266,13 +266,13 @@ class ArrayCallback(tune.Callback):
         if self.live.interrupts.count:
             return  # they run again with --resume
         error = trial_lines.printable(error)
-        left = [name for name in config.trial_ids if not self.live.is_complete(name)]
-        self._leave(left, ended=False)
+        ids = [name for name in config.trial_ids if not self.live.is_complete(name)]
+        self._leave(ids, ended=False)
         if config.fused and divided:
             why = last_line(error)
-            self.live.warn(f"{trial_lines.named(config)} failed ({why}); its {len(left)} trials go on in smaller parts")
+            self.live.warn(f"{trial_lines.named(config)} failed ({why}); its {len(ids)} trials go on in smaller parts")
             return
-        for name in left:
+        for name in ids:
             if name not in self.live.records.by_id:  # lost before it had begun
                 self.live.records.start(self.live.trials[name])
                 self.live.writer.begin(self.live.trials[name])

@@ -59,7 +59,7 @@ class DeviceSlots:
 
     def has_room(self, part: Fraction) -> bool:
         """Return whether the limit on reserved GPUs has room for this part of a GPU."""
-        return self._most is None or sum(held for _, held in self._held.values()) + part <= self._most
+        return self._most is None or sum(reserved_part for _, reserved_part in self._held.values()) + part <= self._most
 
     def take(self, holder: str, device: str, part: Fraction) -> None:
         """Note that a holder, a Tune trial's id, has this part of a GPU of this type."""

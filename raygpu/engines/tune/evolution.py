@@ -176,11 +176,11 @@ class Evolution:
 
     def _loaded(self, array: ChangingArray, name: str, change: Change) -> bool:
         """Load a donor's parameters from the storage; return False if they are not there."""
-        kept = self._folder / str(change.epoch) / change.donor
+        donor_folder = self._folder / str(change.epoch) / change.donor
         try:
-            if not kept.is_dir():
+            if not donor_folder.is_dir():
                 return False
-            with fetched(kept) as folder:
+            with fetched(donor_folder) as folder:
                 array.load_member(name, folder)
         except StorageError:
             return False
@@ -208,8 +208,8 @@ class Evolution:
             else {}
         )
         for trial in array.trials:
-            member, known = self.members[trial.trial_id], state.get(trial.trial_id, {"reached": {}, "decided": {}})
-            member.reached = {int(epoch): Reached(**each) for epoch, each in known["reached"].items()}
-            member.decided = {int(e): Change(**each) if each else None for e, each in known["decided"].items()}
+            member, progress = self.members[trial.trial_id], state.get(trial.trial_id, {"reached": {}, "decided": {}})
+            member.reached = {int(epoch): Reached(**each) for epoch, each in progress["reached"].items()}
+            member.decided = {int(e): Change(**each) if each else None for e, each in progress["decided"].items()}
             if member.changes:
                 array.adopt(trial.trial_id, member.settings())

@@ -59,9 +59,9 @@ class MemberResults:
         scores = self.scores[name]
         is_best = scores.take(self.scoring, result)
         if self.earlier is not None:
-            known = self.earlier.setdefault(name, [])
-            known.append(replace(scores))
-            del known[:-MOST_EARLIER]
+            epoch_scores = self.earlier.setdefault(name, [])
+            epoch_scores.append(replace(scores))
+            del epoch_scores[:-MOST_EARLIER]
         if not is_best or self.scoring.score_rule != "best" or not self._may_stay(name):
             return
         shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -106,15 +106,15 @@ class MemberResults:
 
     def tune_score(self) -> float:
         """Return the best of the members' last scores as the array's score for Tune."""
-        known = [self.last(name) for name, scores in self.scores.items() if scores.last is not None]
-        if not known:
+        last_scores = [self.last(name) for name, scores in self.scores.items() if scores.last is not None]
+        if not last_scores:
             return finite(self.scoring.worst)
-        return max(known) if self.scoring.maximize else min(known)
+        return max(last_scores) if self.scoring.maximize else min(last_scores)
 
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, beside the folder."""
         scores = {name: asdict(each) for name, each in self.scores.items()}
-        earlier = {name: [asdict(each) for each in known] for name, known in (self.earlier or {}).items()}
+        earlier = {name: [asdict(each) for each in epoch_scores] for name, epoch_scores in (self.earlier or {}).items()}
         return {
             "scores": scores,
             "earlier": earlier,
@@ -127,8 +127,8 @@ class MemberResults:
         """Go on from a value that `state` returned, and from a copy of the folder."""
         self.scores = {name: TrialScores(**values) for name, values in state["scores"].items()}
         if self.earlier is not None:
-            known = state["earlier"].items()
-            self.earlier = {name: [TrialScores(**values) for values in each] for name, each in known}
+            epoch_scores = state["earlier"].items()
+            self.earlier = {name: [TrialScores(**values) for values in each] for name, each in epoch_scores}
         self.best = state["best"] and tuple(state["best"])
         self.ended, self.undecided = state["ended"], state["undecided"]
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -161,10 +161,10 @@ class MemberResults:
         scores = self.scores[name]
         if scores.last_epoch is None or scores.last_epoch <= epoch:
             return Beginning(epoch, replace(scores))
-        known = [each for each in (self.earlier or {}).get(name, ()) if (each.last_epoch or 0) <= epoch]
-        self.scores[name] = replace(known[-1]) if known else TrialScores()
+        epoch_scores = [each for each in (self.earlier or {}).get(name, ()) if (each.last_epoch or 0) <= epoch]
+        self.scores[name] = replace(epoch_scores[-1]) if epoch_scores else TrialScores()
         if self.earlier is not None:
-            self.earlier[name] = known
+            self.earlier[name] = epoch_scores
         if self.scores[name].best_epoch != scores.best_epoch:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         return Beginning(epoch, replace(self.scores[name]))
@@ -177,8 +177,8 @@ class MemberResults:
         """Return whether a member's parameters may be needed, compared with the members that have ended."""
         if self.keep_all or self.best is None:
             return True
-        own, best = self.rank(name), self.best
-        return (*own[:-1], Trial.order(name)) <= (*best[:-1], Trial.order(best[-1]))
+        member_rank, best = self.rank(name), self.best
+        return (*member_rank[:-1], Trial.order(name)) <= (*best[:-1], Trial.order(best[-1]))
 
     def _write(self, name: str, array: ModelArray) -> None:
         (self.folder / name).mkdir()

@@ -40,8 +40,8 @@ class RetryShares:
         devices = [part.device for part in self._plan.parts]
         if not self._too_large:
             return devices
-        own = self._signature_of(trial)
-        return [device for device in devices if (own, device) not in self._too_large] or devices
+        trial_signature = self._signature_of(trial)
+        return [device for device in devices if (trial_signature, device) not in self._too_large] or devices
 
     def of(self, trial: Trial) -> dict[str, Share]:
         """Return the share that the trial starts with, by device type."""
@@ -60,13 +60,13 @@ class RetryShares:
         larger = share.larger(len(failures)) if len(failures) <= MOST_RETRIES else None
         if larger is not None and self._plan.most_gpus is not None and larger.part > self._plan.most_gpus:
             larger = None
-        own = self._signature_of(trial)
+        trial_signature = self._signature_of(trial)
         if larger is not None:
-            known = self._enough.get((own, device))
-            self._enough[own, device] = larger if known is None or known.part < larger.part else known
+            minimum = self._enough.get((trial_signature, device))
+            self._enough[trial_signature, device] = larger if minimum is None or minimum.part < larger.part else minimum
             return device, larger
         if share.trials_per_gpu == 1:
-            self._too_large.add((own, device))
+            self._too_large.add((trial_signature, device))
         return self._roomier(trial, device)
 
     def _roomier(self, trial: Trial, device: str) -> tuple[str, Share] | None:

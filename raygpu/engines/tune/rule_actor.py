@@ -27,7 +27,7 @@ def stopped_by(rule: Any, epoch: int, scores: Sequence[tuple[str, float]], reaso
         raise
     except RayError as error:
         raise RuleLost("the actor of the stopping rule was lost") from error
-    return {name: own or reason for name, own in own_reasons.items()}
+    return {name: own_reason or reason for name, own_reason in own_reasons.items()}
 
 
 class RuleActor:

@@ -116,9 +116,9 @@ class ArraySearcher(Searcher):
             trial = self.live.trials[request.trial_ids[0]]
             shares, fitting = self.live.shares.of(trial), self.live.shares.fitting(trial)
         # The last trials go where a slot is free by then, and so do those that are drawn for a free slot.
-        left = len(self.waiting) + self.sampler.num_trials - len(self.live.trials)
+        backlog = len(self.waiting) + self.sampler.num_trials - len(self.live.trials)
         is_drawn_for_a_slot = self.sampler.draws_singly and len(fitting) == len(self.device_slots.devices)
-        staging = left > self.device_slots.slots and not is_drawn_for_a_slot
+        staging = backlog > self.device_slots.slots and not is_drawn_for_a_slot
         parts = {device: share.part for device, share in shares.items()}
         device = self.device_slots.choose(fitting, parts, staging=staging)
         return None if device is None else (device, shares[device])
@@ -153,29 +153,29 @@ class ArraySearcher(Searcher):
         request, overdue = self.given.get(trial_id), self.live.overdue.get(trial_id)
         if request is None:
             return  # it ran once more: a snapshot's files were of two moments
-        left = self._ended(trial_id, request, lost=error)
-        if not left:
+        rest = self._ended(trial_id, request, lost=error)
+        if not rest:
             return
         interrupted = bool(self.live.interrupts.count)
         lost = error and overdue is None and not interrupted
         if lost:
-            self.live.count_loss(left[0])
-        if lost and self.live.may_go_on(left[0]):
+            self.live.count_loss(rest[0])
+        if lost and self.live.may_go_on(rest[0]):
             self.live.given_again.add(trial_id)
-            self.waiting = [self._from_checkpoint(request, left), *self.waiting]
-        elif (larger := self.live.enlarged.get(left[0])) is not None:
+            self.waiting = [self._from_checkpoint(request, rest), *self.waiting]
+        elif (larger := self.live.enlarged.get(rest[0])) is not None:
             self.waiting = [ArrayRequest(request.trial_ids, False, *larger), *self.waiting]
         elif (result or {}).get("not_as_alone") is not None:
             self.waiting = [part for waiting in (request, *self.waiting) for part in self._allowed(waiting)]
         elif request.fused and not (overdue is not None and overdue.ends_members):
             reason = overdue.text if overdue is not None else (result or {}).get("failure") or "the worker was lost"
-            self.waiting = [*self._again(left, reason), *self.waiting]
+            self.waiting = [*self._again(rest, reason), *self.waiting]
         elif interrupted:  # the callback does not call it failed, either
-            again = replace(request, trial_ids=tuple(left), checkpoint=None)
-            self.waiting = [self._from_checkpoint(request, left) if error else again, *self.waiting]
+            again = replace(request, trial_ids=tuple(rest), checkpoint=None)
+            self.waiting = [self._from_checkpoint(request, rest) if error else again, *self.waiting]
         else:
-            self.failed += left
-            for name in left:
+            self.failed += rest
+            for name in rest:
                 self._tell(name, None)
 
     def take_back(self, under_way: Collection[str]) -> None:
@@ -185,8 +185,8 @@ class ArraySearcher(Searcher):
         """
         for trial_id in self.given.keys() - under_way:
             request = self.given[trial_id]
-            if left := self._ended(trial_id, request, lost=False):
-                self.waiting.insert(0, replace(request, trial_ids=tuple(left), checkpoint=None))
+            if rest := self._ended(trial_id, request, lost=False):
+                self.waiting.insert(0, replace(request, trial_ids=tuple(rest), checkpoint=None))
 
     def _ended(self, trial_id: str, request: ArrayRequest, *, lost: bool) -> list[str]:
         """Take a request as no longer under way, and report the scores of ended members; return the other members.
@@ -195,11 +195,11 @@ class ArraySearcher(Searcher):
         """
         del self.given[trial_id]
         self.device_slots.give_back(trial_id)
-        left = [name for name in request.trial_ids if self._is_left(name) or (lost and not request.fused)]
+        rest = [name for name in request.trial_ids if self._is_left(name) or (lost and not request.fused)]
         for name in request.trial_ids:
-            if name not in left:
+            if name not in rest:
                 self._tell(name, self.live.records.by_id[name].score)
-        return left
+        return rest
 
     def _from_checkpoint(self, request: ArrayRequest, left: Sequence[str]) -> ArrayRequest:
         """Return the request for the members that are left, from the last checkpoint, if there is one."""

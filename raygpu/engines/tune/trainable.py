@@ -58,11 +58,11 @@ class ArrayTrainable(tune.Trainable):
         assert shared is not None
         self.shared = shared
         self.splits = splits
-        own = ArrayConfig.of(config)
-        part = shared.part(own)
+        settings = ArrayConfig.of(config)
+        part = shared.part(settings)
         # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
         variables = thread_environment(part.threads_per_trial, yielding=shared.fused is not None)
-        os.environ.update(variables | ({} if own.fused else shared.mps_environment(own, ray.get_gpu_ids())))
+        os.environ.update(variables | ({} if settings.fused else shared.mps_environment(settings, ray.get_gpu_ids())))
         os.chdir(shared.source.folder)
         self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
         self.code: Any = None
@@ -70,7 +70,7 @@ class ArrayTrainable(tune.Trainable):
         self._device_is_broken = False
         self._saving_s = 0.0
         """Seconds in which checkpoints were saved, since the last result; of an earlier array, too."""
-        self._take_array(own)
+        self._take_array(settings)
 
     def __repr__(self) -> str:
         """Return the first trial or array, for Ray's dashboard, which asks once, when the worker starts."""
@@ -236,9 +236,9 @@ class ArrayTrainable(tune.Trainable):
         with reading():
             progress = json.loads((checkpoint / PROGRESS).read_text())
             self.kept.restore(progress, checkpoint / MEMBERS)
-        left = [trial for trial in self.trials if trial.trial_id not in self.kept.ended]
-        under_way = [trial for trial in left if trial.trial_id in progress["under_way"]]
-        self.arrays.waiting = [trial for trial in left if trial not in under_way]
+        rest = [trial for trial in self.trials if trial.trial_id not in self.kept.ended]
+        under_way = [trial for trial in rest if trial.trial_id in progress["under_way"]]
+        self.arrays.waiting = [trial for trial in rest if trial not in under_way]
         if under_way:
             self.arrays.begin(under_way, checkpoint)
 

@@ -48,13 +48,13 @@ def in_started_workers(wanted: bool) -> Iterator[None]:
     Tune gives its workers environment variables of this process, so Ray starts a new process for each. The workers of
     a local Ray have the variables of this process anyway. wanted: whether Ray is a local one.
     """
-    kept = class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE
+    environment = class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE
     if wanted:
         class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
     try:
         yield
     finally:
-        class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = kept
+        class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = environment
 
 
 @contextmanager
@@ -63,21 +63,21 @@ def trainables_kept() -> Iterator[None]:
     unpickles it, with all that it refers to."""
     trainables: Any = registry._global_registry
     get, contains, register = trainables.get, trainables.contains, trainables.register
-    kept: dict[tuple[str, str], Any] = {}
+    cache: dict[tuple[str, str], Any] = {}
 
     def get_kept(category: str, key: str) -> Any:
         """Return a registered value, unpickled once."""
-        if (category, key) not in kept:
-            kept[category, key] = get(category, key)
-        return kept[category, key]
+        if (category, key) not in cache:
+            cache[category, key] = get(category, key)
+        return cache[category, key]
 
     def register_anew(category: str, key: str, value: Any) -> None:
         """Register a value in place of any that is kept."""
         register(category, key, value)
-        kept.pop((category, key), None)
+        cache.pop((category, key), None)
 
     trainables.get, trainables.register = get_kept, register_anew
-    trainables.contains = lambda category, key: (category, key) in kept or contains(category, key)
+    trainables.contains = lambda category, key: (category, key) in cache or contains(category, key)
     try:
         yield
     finally:

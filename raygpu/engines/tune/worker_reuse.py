@@ -37,10 +37,10 @@ class WorkerReuse:
             return
         is_over = self.live.stopping or len(self.live.trials) >= self.live.records.num_trials
         waiting = {trial.placement_group_factory for trial in trials if trial.status == "PENDING"}
-        kept = frozenset() if is_over else kept_requests(self._requests, waiting)
-        for request in kept ^ self._kept:
-            keep_idle_workers(self._controller, request, keep=request in kept)
-        self._kept = kept
+        idle_requests = frozenset() if is_over else kept_requests(self._requests, waiting)
+        for request in idle_requests ^ self._kept:
+            keep_idle_workers(self._controller, request, keep=request in idle_requests)
+        self._kept = idle_requests
 
 
 def kept_requests(requests: Iterable[Any], waiting: Set[Any]) -> frozenset[Any]:

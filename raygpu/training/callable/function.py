@@ -98,17 +98,17 @@ class FunctionTraining(Training):
 
     def has_saved(self, epoch: int) -> bool:
         """Return whether the state that `save` writes is of this epoch, the last one that has ended."""
-        kept = self._channel.kept
-        if kept is None:
+        state = self._channel.kept
+        if state is None:
             return False
-        return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
+        return state.epoch == epoch or (epoch == self.epochs and state.epoch > epoch)
 
     def load(self, folder: Path) -> None:
         """Take in a saved state: the function starts again at its beginning, and gets the state by `raygpu.load()`."""
-        kept = Kept.load(folder)
-        if kept is not None:
-            self.epoch = self._channel.num_reports = kept.epoch
-            self._channel.kept = kept
+        state = Kept.load(folder)
+        if state is not None:
+            self.epoch = self._channel.num_reports = state.epoch
+            self._channel.kept = state
 
     def close(self) -> None:
         """End the function at the report where it waits, and its other threads at their next one."""

@@ -72,8 +72,8 @@ class Expression:
             return thousands[0]
         if not self.has_sign and SIGN_AT_END.search(line, 0, start) is not None:
             start -= 1
-        whole = NUMBER.match(line, start)
-        return found[1] if whole is None or whole.end() < end else whole[0]
+        number = NUMBER.match(line, start)
+        return found[1] if number is None or number.end() < end else number[0]
 
 
 def _first_group(expression: str) -> tuple[int, int]:

@@ -194,8 +194,8 @@ class ScriptTraining(Training):
             self._take(descriptor, line)
 
     def _failure(self, status: int) -> str:
-        known = {each.value: each.name for each in signal.Signals}
-        ended = f"signal {known.get(-status, -status)}" if status < 0 else f"exit status {status}"
+        signal_names = {each.value: each.name for each in signal.Signals}
+        ended = f"signal {signal_names.get(-status, -status)}" if status < 0 else f"exit status {status}"
         lines = self._last_lines(20)
         advice = ""
         if self._own is not None and any(MISSING in line for line in lines):
@@ -259,13 +259,13 @@ class ScriptTraining(Training):
         """Write the state of the script's last `raygpu.checkpoint`, if there is one, and the reports up to it that have
         not been read."""
         self._take_in()
-        kept = self._kept()
-        if kept is None:
+        state = self._kept()
+        if state is None:
             return
-        if kept.epoch > self.epoch + len(self._reports):  # it has come meanwhile
+        if state.epoch > self.epoch + len(self._reports):  # it has come meanwhile
             self._take_in()
-        kept.dump(folder)
-        unread = [*self._earlier, *self._reports][: max(0, kept.epoch - self.epoch)]
+        state.dump(folder)
+        unread = [*self._earlier, *self._reports][: max(0, state.epoch - self.epoch)]
         if unread:
             (folder / UNREAD_FILE).write_text(json.dumps({"epoch": self.epoch, "reports": unread}))
         else:
@@ -282,15 +282,15 @@ class ScriptTraining(Training):
         """Return the state of the last checkpoint, with its epoch: that of a script that prints its metrics is the one
         after the reports that were read before the checkpoint was there."""
         mark = self._mark()
-        kept = Kept.load(self._checkpoints)
+        state = Kept.load(self._checkpoints)
         while mark != (mark := self._mark()):  # another one has come meanwhile
-            kept = Kept.load(self._checkpoints)
-        if kept is None or kept.epoch:
-            return kept
+            state = Kept.load(self._checkpoints)
+        if state is None or state.epoch:
+            return state
         epoch = self._first + sum(each != mark for each in self._marks)
         if self._is_behind:  # as if each epoch had one checkpoint
-            epoch = min(max(epoch, kept.number), self._first + len(self._marks))
-        return replace(kept, epoch=epoch, number=epoch)
+            epoch = min(max(epoch, state.number), self._first + len(self._marks))
+        return replace(state, epoch=epoch, number=epoch)
 
     def _mark(self) -> tuple[int, int]:
         """Return what tells the file of the last checkpoint from those before it; zeros without one."""
@@ -302,19 +302,19 @@ class ScriptTraining(Training):
     def has_saved(self, epoch: int) -> bool:
         """Return whether the state that `save` writes is of this epoch: a fast script may be past the last one
         reported."""
-        kept = self._kept()
-        if kept is None:
+        state = self._kept()
+        if state is None:
             return False
-        return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
+        return state.epoch == epoch or (epoch == self.epochs and state.epoch > epoch)
 
     def load(self, folder: Path) -> None:
         """Take in a saved state: the script starts again at its beginning, finds its files, and gets the state by
         `raygpu.load()`."""
         self._goes_on = True
-        kept = Kept.load(folder)
-        if kept is not None:
-            self.epoch, self._first = kept.epoch, kept.epoch + 1
-            kept.dump(self._checkpoints)
+        state = Kept.load(folder)
+        if state is not None:
+            self.epoch, self._first = state.epoch, state.epoch + 1
+            state.dump(self._checkpoints)
             if (file := folder / UNREAD_FILE).is_file():
                 unread = json.loads(file.read_text())
                 self.epoch, self._earlier = unread["epoch"], deque(unread["reports"])

@@ -61,8 +61,8 @@ def _end_all() -> None:
 
 def _kill_descendants() -> None:
     deadline = time.monotonic() + GRACE_S
-    while (left := _descendants()) and time.monotonic() < deadline:  # again: one of them may just have forked
-        for pid in left:
+    while (pids := _descendants()) and time.monotonic() < deadline:  # again: one of them may just have forked
+        for pid in pids:
             _signal(pid, signal.SIGKILL)
         time.sleep(POLL_S)
 

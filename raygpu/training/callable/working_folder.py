@@ -85,16 +85,16 @@ class WorkingFolder:
     def _mirror(self, source: Path, target: Path) -> None:
         """Copy small files and folders of a folder, and link the others; what exists in the target stays."""
         for entry in _entries(source):
-            path, own = Path(entry.path), target / entry.name
-            if self._leads_here(path) or (own.is_symlink() or (own.exists() and not own.is_dir())):
+            path, mirror = Path(entry.path), target / entry.name
+            if self._leads_here(path) or (mirror.is_symlink() or (mirror.exists() and not mirror.is_dir())):
                 continue
-            if entry.is_dir(follow_symlinks=False) and (own.is_dir() or self._is_small(path)):
-                own.mkdir(exist_ok=True)
-                self._mirror(path, own)
+            if entry.is_dir(follow_symlinks=False) and (mirror.is_dir() or self._is_small(path)):
+                mirror.mkdir(exist_ok=True)
+                self._mirror(path, mirror)
             elif entry.is_file(follow_symlinks=False) and self._fits(entry):
-                self._copy(path, own)
-            elif not own.exists():
-                own.symlink_to(os.path.realpath(path))
+                self._copy(path, mirror)
+            elif not mirror.exists():
+                mirror.symlink_to(os.path.realpath(path))
 
     def _leads_here(self, path: Path) -> bool:
         """Return whether a path is above the working directory: a run in the source folder is no part of it."""
@@ -130,9 +130,9 @@ class WorkingFolder:
             return
         siblings = list(_entries(self.source.parent))
         for entry in siblings if len(siblings) <= MOST_SIBLINGS else []:
-            own = work / entry.name
-            if not (own.is_symlink() or own.exists() or self._leads_here(Path(entry.path)) or entry.name == NOTE):
-                own.symlink_to(os.path.realpath(entry.path))
+            link = work / entry.name
+            if not (link.is_symlink() or link.exists() or self._leads_here(Path(entry.path)) or entry.name == NOTE):
+                link.symlink_to(os.path.realpath(entry.path))
 
 
 def settle(home: Path) -> None:
@@ -143,11 +143,11 @@ def settle(home: Path) -> None:
     work = home / WORK
     if not (work / NOTE).is_file():
         return
-    own = work / str(_read_note(work)["folder"])
-    _drop_copies(own, _noted_copies(work))
-    if own.is_dir():
+    folder = work / str(_read_note(work)["folder"])
+    _drop_copies(folder, _noted_copies(work))
+    if folder.is_dir():
         shutil.rmtree(home / FILES, ignore_errors=True)
-        own.rename(home / FILES)
+        folder.rename(home / FILES)
     shutil.rmtree(work, ignore_errors=True)
 
 

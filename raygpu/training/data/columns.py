@@ -75,8 +75,8 @@ class Column:
 
     def is_read_with(self, other: Column) -> bool:
         """Return whether both are fields of the same samples."""
-        own, others = self.rows, other.rows
-        same = own is others or (own is not None and others is not None and np.array_equal(own, others))
+        rows, others = self.rows, other.rows
+        same = rows is others or (rows is not None and others is not None and np.array_equal(rows, others))
         return same and self.samples is other.samples
 
     def absolute(self, rows: np.ndarray | slice) -> np.ndarray:
@@ -134,10 +134,10 @@ def require_readable(splits: Splits) -> None:
     for part, (inputs, targets) in parts.items():
         if inputs is None or targets is None:
             continue
-        own, read[part] = [*columns_of(inputs), *columns_of(targets)], bool(columns_of(inputs))
-        if not all(each.is_read_with(own[0]) for each in own):
+        columns, read[part] = [*columns_of(inputs), *columns_of(targets)], bool(columns_of(inputs))
+        if not all(each.is_read_with(columns[0]) for each in columns):
             raise BadInput(f"data: the {part} columns are of different data sets or samples: give those of one")
-        if own and not read[part]:
+        if columns and not read[part]:
             raise BadInput(f"data: the {part} targets are of dataset_splits, and its inputs are not: give both of it")
     if len(set(read.values())) > 1:
         names = (" and ".join(part for part, each in read.items() if each == kind) for kind in (True, False))

@@ -63,30 +63,30 @@ def _wrapped(dataset: Any, part: str, reading: ReadOptions, count: int | None) -
     """Return the samples of a map-style or an iterable data set. Raises TypeError for others, and ValueError."""
     if isinstance(dataset, Samples):  # of another part
         return dataset.sharing(reading, part)
-    own = type(dataset)
-    has = {name: hasattr(own, name) for name in ("__getitem__", "__len__", "__iter__")}
-    if own.__name__ == "DataLoader":
+    kind = type(dataset)
+    has = {name: hasattr(kind, name) for name in ("__getitem__", "__len__", "__iter__")}
+    if kind.__name__ == "DataLoader":
         raise TypeError(
             f"{part}: a DataLoader; give its data set, and its options by name: dataset_splits(loader.dataset)"
         )
-    if own.__module__.startswith("ray.data"):
-        raise TypeError(f"{part}: a {own.__name__} of Ray Data; wanted: its rows, as raygpu.RayRows(dataset)")
+    if kind.__module__.startswith("ray.data"):
+        raise TypeError(f"{part}: a {kind.__name__} of Ray Data; wanted: its rows, as raygpu.RayRows(dataset)")
     length = len(dataset) if has["__len__"] else count
     if has["__len__"] and count is not None:
-        raise ValueError(f"num_samples: read {count} of {part}; a {own.__name__} has a length of its own, {length}")
+        raise ValueError(f"num_samples: read {count} of {part}; a {kind.__name__} has a length of its own, {length}")
     if length == 0:
-        raise ValueError(f"{part}: a {own.__name__} without a sample")
+        raise ValueError(f"{part}: a {kind.__name__} without a sample")
     if has["__getitem__"] and has["__len__"] and not _is_torch_stream(dataset):
         return Samples(dataset, part, reading, len(dataset))
     if not has["__iter__"]:
         raise TypeError(
-            f"{part}: a {own.__name__}; wanted: a data set with __getitem__ and __len__, or a stream with __iter__"
+            f"{part}: a {kind.__name__}; wanted: a data set with __getitem__ and __len__, or a stream with __iter__"
         )
-    if hasattr(own, "__next__"):
-        raise TypeError(f"{part}: a {own.__name__} can be read once; wanted: an object whose __iter__ begins anew")
+    if hasattr(kind, "__next__"):
+        raise TypeError(f"{part}: a {kind.__name__} can be read once; wanted: an object whose __iter__ begins anew")
     if length is None:
         raise ValueError(
-            f"{part}: a {own.__name__} has no length; tell the samples of an epoch as num_samples={{'{part}': 10_000}}"
+            f"{part}: a {kind.__name__} has no length; tell the samples of an epoch as num_samples={{'{part}': 10_000}}"
         )
     return Stream(dataset, part, reading, length)
 

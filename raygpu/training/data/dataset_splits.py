@@ -85,21 +85,21 @@ def dataset_splits(
         raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
     names = (targets,) if isinstance(targets, str) else tuple(targets)
     plain = ReadOptions(names, None, collate_fn, cache, loader)
-    given = {"validation": validation, "test": test}
-    _require_of_datasets(num_samples, given)
+    evaluation_data = {"validation": validation, "test": test}
+    _require_of_datasets(num_samples, evaluation_data)
     samples, seen = inspect_dataset(train, "train", replace(plain, transform=transform), num_samples.get("train"))
-    rows = _cut(samples, seen, _shares(given))
+    rows = _cut(samples, seen, _shares(evaluation_data))
     parts, planned = {"train": _columns(samples, seen, rows.get("train"))}, samples.cache_bytes(samples.decoded)
-    for part, other in given.items():
+    for part, other in evaluation_data.items():
         if part in rows:
-            held = samples.sharing(plain, part)
-            parts[part] = _columns(held, held.learn(held.batch(rows[part][:2], 1)), rows[part])
+            part_samples = samples.sharing(plain, part)
+            parts[part] = _columns(part_samples, part_samples.learn(part_samples.batch(rows[part][:2], 1)), rows[part])
         elif other is not None:
-            held, seen = inspect_dataset(
+            part_samples, seen = inspect_dataset(
                 samples if other is train else other, part, plain, num_samples.get(part), planned
             )
-            parts[part] = _columns(held, seen, None)
-            planned += 0 if other is train else held.cache_bytes(held.decoded)
+            parts[part] = _columns(part_samples, seen, None)
+            planned += 0 if other is train else part_samples.cache_bytes(part_samples.decoded)
     return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))
 
 
@@ -137,8 +137,8 @@ def _require_valid(loader: Mapping[str, Any]) -> None:
     try:
         DataLoader([0], **{"num_workers": 1, **loader})
     except (ValueError, TypeError) as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in loader.items())
-        raise ValueError(f"dataset_splits({given}): {one_line(error)}") from error
+        options = ", ".join(f"{name}={value!r}" for name, value in loader.items())
+        raise ValueError(f"dataset_splits({options}): {one_line(error)}") from error
 
 
 def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float]) -> dict[str, np.ndarray]:
@@ -160,8 +160,8 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float]) -> dict[str
     labels = _all_targets(samples, seen)
     if len(shares) == 1:
         ((part, share),) = shares.items()
-        train, held = split_rows(labels, samples.count, share, None, SPLIT_SEED)
-        return {"train": train, part: held}
+        train, evaluation = split_rows(labels, samples.count, share, None, SPLIT_SEED)
+        return {"train": train, part: evaluation}
     indices = split_rows(labels, samples.count, shares["validation"], shares["test"], SPLIT_SEED)
     return dict(zip(("train", "validation", "test"), indices, strict=True))
 
@@ -203,8 +203,8 @@ def _listed(dataset: Any, names: Sequence[str]) -> np.ndarray | None:
     if names:
         listed = dataset[names[0]] if hasattr(dataset, "column_names") else None  # of Hugging Face
     elif hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
-        whole = _listed(dataset.dataset, names)
-        return None if whole is None else whole[np.asarray(dataset.indices)]
+        all_targets = _listed(dataset.dataset, names)
+        return None if all_targets is None else all_targets[np.asarray(dataset.indices)]
     else:
         listed = getattr(dataset, "targets", None)
     if listed is None:

@@ -38,8 +38,8 @@ def parts_of(sample: Any, targets: Sequence[str], where: str) -> Batch:
                 f"{where} has the fields {', '.join(map(str, sample))}, and dataset_splits {named}: name those of its"
                 " fields that are the targets, and leave one for the inputs"
             )
-        own = {name: sample[name] for name in targets}
-        return _single(fields_of(rest, where)), _single(fields_of(own, where))
+        target_fields = {name: sample[name] for name in targets}
+        return _single(fields_of(rest, where)), _single(fields_of(target_fields, where))
     if targets:
         raise SampleError(
             f"{where} is a {type(sample).__name__}, and targets={list(targets)!r} names fields of a mapping"

@@ -24,23 +24,23 @@ def seed_generators(epoch: int, row: int, stage: int = 0) -> None:
 def state() -> tuple[Any, ...]:
     """Return the state of the generators, in a form that can be compared."""
     torch, numpy = _torch(), np.random.get_state(legacy=False)
-    own = None if torch is None else torch.default_generator.get_state().numpy().tobytes()
+    torch_state = None if torch is None else torch.default_generator.get_state().numpy().tobytes()
     inner = numpy["state"]
-    return random.getstate(), inner["pos"], inner["key"].tobytes(), numpy["has_gauss"], own
+    return random.getstate(), inner["pos"], inner["key"].tobytes(), numpy["has_gauss"], torch_state
 
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
     """Restore the generators at the end."""
     torch, python, numpy = _torch(), random.getstate(), np.random.get_state(legacy=False)
-    own = None if torch is None else torch.default_generator.get_state()
+    torch_state = None if torch is None else torch.default_generator.get_state()
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
         if torch is not None:
-            torch.default_generator.set_state(own)
+            torch.default_generator.set_state(torch_state)
 
 
 def _torch() -> Any:

@@ -61,16 +61,16 @@ def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_
 
     Raises BadInput with a line for each fault.
     """
-    settings, whole = require_batch(config, devices, global_batch=global_batch)
+    settings, total = require_batch(config, devices, global_batch=global_batch)
     if samples_per_epoch < devices:
         raise BadInput(
             f"workers: {_count(devices, 'device')}, but there are {_count(samples_per_epoch, 'training sample')}"
         )
     lines = []
-    if whole > samples_per_epoch:
-        lines.append(f"a batch is all {samples_per_epoch} training samples of an epoch, not {whole}")
-        whole = samples_per_epoch
-    growth = whole / min(settings.batch_size, samples_per_epoch)  # as a trial's batch is
+    if total > samples_per_epoch:
+        lines.append(f"a batch is all {samples_per_epoch} training samples of an epoch, not {total}")
+        total = samples_per_epoch
+    growth = total / min(settings.batch_size, samples_per_epoch)  # as a trial's batch is
     factor = {"none": 1.0, "linear": growth, "sqrt": growth**0.5}[config.lr_scaling]
     warmup = config.warmup_epochs
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
@@ -80,9 +80,9 @@ def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_
         lines.append(
             f"ema_decay {settings.ema_decay:g} becomes {scaled.ema_decay:.4g}: a batch is {growth:.4g} times as large"
         )
-    most = max(split_batch(whole, config.chosen_ratios or [1.0] * devices))
+    most = max(split_batch(total, config.chosen_ratios or [1.0] * devices))
     num_parts = max(config.accumulate, len(settings.parts_of(most)))
-    parallel = ParallelSettings(whole, num_parts, config.chosen_ratios, config.ratios == "auto", config.compile, scaled)
+    parallel = ParallelSettings(total, num_parts, config.chosen_ratios, config.ratios == "auto", config.compile, scaled)
     batches = _batches(config, parallel, devices, settings.batch_size)
     return BatchPlan(parallel, (batches, *lines), _lr(settings, scaled, factor))
 
@@ -98,15 +98,15 @@ def require_batch(
         settings = OptimizerSettings.of(config.hyperparameters, config.changes)
     except ValueError as error:
         raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
-    whole = global_batch or config.global_batch or settings.batch_size * devices * config.accumulate
+    total = global_batch or config.global_batch or settings.batch_size * devices * config.accumulate
     numbers, faults = len(config.chosen_ratios), []
     if numbers not in (0, devices):
         faults.append(f"ratios: read {config.ratios}, {_count(numbers, 'number')} for {_count(devices, 'device')}")
-    if whole < devices:
-        faults.append(f"global_batch: read {whole}; {devices} devices need {devices} samples at least, one each")
+    if total < devices:
+        faults.append(f"global_batch: read {total}; {devices} devices need {devices} samples at least, one each")
     if faults:
         raise BadInput(faults)
-    return settings, whole
+    return settings, total
 
 
 def checked(config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits) -> BatchPlan:
@@ -125,7 +125,7 @@ def _checked(
     if source.kind == "torch" and overrides(code, "optimizer"):
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
     samples_per_epoch = splits.samples_per_epoch
-    whole, splits = splits, splits.first(MOST) if reads_later(splits.train_inputs) else splits
+    all_splits, splits = splits, splits.first(MOST) if reads_later(splits.train_inputs) else splits
     if devices > 1 or parallel.accumulate > 1:
         if parallel.accumulate > 1 and source.kind == "torch" and yields_losses(code):
             raise BadInput(
@@ -143,14 +143,14 @@ def _checked(
         else:
             lines += effect_lines(look)
             lines += [] if config.loss_by_share else gradient_lines(look)
-        if look.collates_together(whole):
+        if look.collates_together(all_splits):
             lines.append(COLLATED)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
         else:
             most = max(parallel.global_batch, LOOKED_AT)
             lines += dict.fromkeys(loss_line(each, source) for each in differences(look, inputs, targets, most))
-    lines += inexact_metrics(source, code, config.hyperparameters, whole)
+    lines += inexact_metrics(source, code, config.hyperparameters, all_splits)
     return BatchPlan(parallel, tuple(lines), lr_line)
 
 
@@ -171,9 +171,9 @@ def _batches(config: TrainConfig, parallel: ParallelSettings, devices: int, size
     shares = split_batch(parallel.global_batch, parallel.ratios or [1.0] * devices)
     parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
     how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")
-    taken = f", each in {parallel.accumulate} parts" if parallel.accumulate > 1 else ""
-    whole = f"{parallel.global_batch} samples" if devices == 1 else f"{parallel.global_batch} samples: {parts}{how}"
-    return f"an optimizer step: {whole}{taken} (batch_size is {size})"
+    accumulation = f", each in {parallel.accumulate} parts" if parallel.accumulate > 1 else ""
+    batch = f"{parallel.global_batch} samples" if devices == 1 else f"{parallel.global_batch} samples: {parts}{how}"
+    return f"an optimizer step: {batch}{accumulation} (batch_size is {size})"
 
 
 def _lr(settings: OptimizerSettings, scaled: OptimizerSettings, factor: float) -> str:

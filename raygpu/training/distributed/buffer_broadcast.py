@@ -76,8 +76,8 @@ class BufferBroadcast:
         if self.names:
             present = buffers(self._model)
             broadcast([present[name] for name in self.names])
-        known = {*self.names, *self.left_out}
-        self._before = {name: self._version(name) for name in self._owners if name not in known}
+        moving_names = {*self.names, *self.left_out}
+        self._before = {name: self._version(name) for name in self._owners if name not in moving_names}
 
     def end_step(self) -> None:
         """Look for buffers that this step was the first to change; tell the other ranks, which wait for it later."""

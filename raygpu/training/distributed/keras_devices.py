@@ -41,18 +41,18 @@ class KerasRanks:
         """Return each rank's value, by rank. All processes call it, and each waits."""
         if self._processes == 1:
             return list(values)
-        own = np.frombuffer(pickle.dumps(list(values)), np.uint8)
-        most = max(self._gathered(np.array([len(own)], np.int32)))
+        payload = np.frombuffer(pickle.dumps(list(values)), np.uint8)
+        most = max(self._gathered(np.array([len(payload)], np.int32)))
         room = 1 << int(most).bit_length()  # few lengths: each new one is traced
-        pickles = self._gathered(np.pad(own, (0, room - len(own))))
+        pickles = self._gathered(np.pad(payload, (0, room - len(payload))))
         processes = np.split(pickles.astype(np.uint8), self._processes)
         return [value for each in processes for value in pickle.loads(each.tobytes())]
 
     def _gathered(self, values: np.ndarray) -> np.ndarray:
         """Return the values of all processes, one after the other."""
-        own = tf.constant(values, tf.int32)
-        given = self.strategy.experimental_distribute_values_from_function(lambda _: own)
-        device_values = np.asarray(self._gather(given))
+        tensor = tf.constant(values, tf.int32)
+        replica_values = self.strategy.experimental_distribute_values_from_function(lambda _: tensor)
+        device_values = np.asarray(self._gather(replica_values))
         return device_values.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
 
 

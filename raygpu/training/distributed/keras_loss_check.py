@@ -77,10 +77,10 @@ class KerasLossEvaluator:
         return loss_and_metrics
 
     def _values(self, experiment: Any, outputs: Any, targets: Arrays) -> dict[str, Value]:
-        given = tensors(targets)
-        loss_and_metrics = {"loss": experiment.loss(outputs, given)}
+        target_tensors = tensors(targets)
+        loss_and_metrics = {"loss": experiment.loss(outputs, target_tensors)}
         if self._with_metrics:
-            loss_and_metrics |= experiment.metrics(outputs, given)
+            loss_and_metrics |= experiment.metrics(outputs, target_tensors)
         return {name: Value.of(value) for name, value in loss_and_metrics.items()}
 
     def values_without_noise(self, rows: np.ndarray) -> None:
@@ -114,8 +114,8 @@ class KerasLossEvaluator:
             with no_gpu():
                 return _arrays(experiment.augment(tensors(take(self._inputs, rows)), hp))
 
-        own = type(self._experiment).augment is not Experiment.augment
-        return own and depends_on_others(augmented, num_samples(self._targets))
+        has_own_augment = type(self._experiment).augment is not Experiment.augment
+        return has_own_augment and depends_on_others(augmented, num_samples(self._targets))
 
     def collates_together(self, splits: Splits) -> bool:
         """Return whether a `collate_fn` makes a sample of others of its batch too, as one that mixes samples, or that
@@ -203,14 +203,14 @@ class _SteadyModel:
     def gradient_adds_up(self, rows: np.ndarray, *, training: bool) -> bool | None:
         """Return whether the gradient of these samples follows from those of two parts; None where it changes with the
         random numbers."""
-        whole = self._gradient(rows, training=training)
-        if not self._near(whole, self._gradient(rows, training=training, seed=1)):
+        batch_gradient = self._gradient(rows, training=training)
+        if not self._near(batch_gradient, self._gradient(rows, training=training, seed=1)):
             return None
         gradients = [self._part(part, len(rows), training=training) for part in np.split(rows, [len(rows) // 4])]
         layout = gradients[0][0]
         together = layout.whole([sum(each) for each in zip(*(part for _, part in gradients), strict=True)])
         by_variable = {id(variable): each for variable, each in zip(layout.variables, together, strict=True)}
-        return self._near(whole, [by_variable.get(id(each), 0.0) for each in self._model.trainable_variables])
+        return self._near(batch_gradient, [by_variable.get(id(each), 0.0) for each in self._model.trainable_variables])
 
     def _loss(self, rows: np.ndarray, *, training: bool, seed: int = 0) -> Loss:
         experiment = copy.deepcopy(self._experiment)

@@ -97,8 +97,8 @@ class KerasParallel(ParallelTraining):
 
     def _trace(self) -> None:
         self._data.begin(1, self.solo.order(1), ())
-        given = self._data.given([(0, 2)] * self.ranks.local)
-        traced = self._compute_step.get_concrete_function(tf.TensorSpec([], tf.float64), *given)
+        arguments = self._data.given([(0, 2)] * self.ranks.local)
+        traced = self._compute_step.get_concrete_function(tf.TensorSpec([], tf.float64), *arguments)
         states = random_states(traced)
         devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
         self._random = [[v for v in states if v.device == device] for device in devices]
@@ -219,12 +219,12 @@ class KerasParallel(ParallelTraining):
     def _take_step(self, start: int, end: int, lr: float) -> None:
         since = self._since
         local_batches = self.coordinator.local_batches(start, end)
-        own = self._own(local_batches)
+        batches = self._own(local_batches)
         timed, normed = self.coordinator.measures_speed, self.coordinator.measures_noise
         if timed:
             self._wait()
-        gradients, parts = None, len(own[0].sizes)
-        for number, spans in enumerate(_spans_of(own)):
+        gradients, parts = None, len(batches[0].sizes)
+        for number, spans in enumerate(_spans_of(batches)):
             step_outputs = self._compute_step(tf.constant(end - start, tf.float64), *self._data.given(spans))
             loss_parts, seconds, squares, part = step_outputs
             gradients = part if gradients is None else self._add_parts(gradients, part)
@@ -233,12 +233,12 @@ class KerasParallel(ParallelTraining):
                 since.add_seconds(self._locals(seconds), again=number > 0)
         if timed and end - start != self.parallel.global_batch:
             since.seconds.pop()
-        whole = self._apply_step(gradients, tf.constant(lr, tf.float32))
-        since.last = whole
-        since.samples = [done + local_batch.samples for done, local_batch in zip(since.samples, own, strict=True)]
+        batch_square = self._apply_step(gradients, tf.constant(lr, tf.float32))
+        since.last = batch_square
+        since.samples = [done + local_batch.samples for done, local_batch in zip(since.samples, batches, strict=True)]
         # Of several parts each one's norm is known and their sum's is not; only of a mean does it tell of the samples.
         if normed and parts == 1 and self._layout.kind == "scalar":
-            since.norms.append((whole, squares, [local_batch.samples for local_batch in local_batches]))
+            since.norms.append((batch_square, squares, [local_batch.samples for local_batch in local_batches]))
 
     def _take_waited(self) -> float | None:
         return self.solo.train_data.take_waited()
@@ -251,9 +251,9 @@ class KerasParallel(ParallelTraining):
     def _report(self, request: ControlRequest) -> tuple[list[RankReport], list[Norm]]:
         since, self._since = self._since, _Since(self.ranks.local)
         squares = [self._locals(squares) for _, squares, _ in since.norms]
-        norms = [Norm(self._locals(whole)[0], shares) for whole, _, shares in since.norms]
-        known = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
-        squares, norms = [*compress(squares, known)], [*compress(norms, known)]
+        norms = [Norm(self._locals(batch_square)[0], shares) for batch_square, _, shares in since.norms]
+        mask = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
+        squares, norms = [*compress(squares, mask)], [*compress(norms, mask)]
         stuck = takes_no_step(self.solo.optimizer)
         loss_sums = np.where(stuck | (self._num_losses == 0), math.nan, self._loss_parts[:, 0])
         reports = [

@@ -119,14 +119,14 @@ def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int 
     each = (time.perf_counter() - began) / min(4, most)
     planned = len(list(cuts(most))) + 2
     rows = chosen_rows(inputs, targets, max(min(FEW, most), min(most, int(BUDGET_S / (each * planned)))))
-    whole, again = look.values(rows), look.values(rows)
-    steady = {name: value for name, value in whole.items() if _same(value, again[name], look)}
+    values, again = look.values(rows), look.values(rows)
+    steady = {name: value for name, value in values.items() if _same(value, again[name], look)}
     looked = [_first_difference(look, rows, name, value) for name, value in steady.items()]
     inexact = [difference for difference in looked if difference is not None]
     if inexact:  # by itself, or because the experiment counts its calls
         again = look.values(rows)
-        inexact = [difference for difference in inexact if _same(whole[difference.name], again[difference.name], look)]
-    unsteady = [name for name, value in whole.items() if not _same(value, again[name], look)]
+        inexact = [difference for difference in inexact if _same(values[difference.name], again[difference.name], look)]
+    unsteady = [name for name, value in values.items() if not _same(value, again[name], look)]
     return inexact + _unsteady(look, rows, unsteady)
 
 
@@ -139,11 +139,11 @@ def depends_on_others(made: Callable[[np.ndarray], Sequence[np.ndarray]], total:
     count = min(MIXED // 3, total // (groups + 1))
     if count < 1:
         return False
-    kept = np.arange(count)
+    rows = np.arange(count)
     try:
         with random_state_kept():
             one, again, *others = (
-                [array[:count] for array in made(np.concatenate([kept, kept + count * beside]))]
+                [array[:count] for array in made(np.concatenate([rows, rows + count * beside]))]
                 for beside in (1, *range(1, groups + 1))
             )
     except Exception:  # noqa: BLE001 - it shows in the training
@@ -235,11 +235,11 @@ def _blamed(look: LossEvaluator, rows: np.ndarray, found: Difference) -> Differe
     """Return the difference with its cause: the loss, or a model whose outputs depend on the batch."""
     try:
         look.hold(rows)
-        whole = look.held(slice(0, len(rows)))[found.name]
-        other = _compared(look, found.name, whole, _held_parts(look, found.name, found.sizes), found.sizes)
+        value = look.held(slice(0, len(rows)))[found.name]
+        other = _compared(look, found.name, value, _held_parts(look, found.name, found.sizes), found.sizes)
     except Exception:  # noqa: BLE001 - the outputs cannot be cut, so the loss has to be what differs
         return found
-    if other is not None or not _near(whole.result, found.whole, look.rounding):
+    if other is not None or not _near(value.result, found.whole, look.rounding):
         return found
     return Difference(found.name, "outputs", found.whole, found.together, found.sizes, found.value)
 
@@ -256,14 +256,14 @@ def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> li
     inexact: list[Difference] = []
     try:
         look.hold(rows)
-        whole, again = look.held(slice(0, len(rows))), look.held(slice(0, len(rows)), seed=1)
+        values, again = look.held(slice(0, len(rows))), look.held(slice(0, len(rows)), seed=1)
     except Exception:  # noqa: BLE001 - the outputs cannot be cut
         return [_without_noise(look, rows, name) for name in names]
     for name in names:
-        if not _same(whole[name], again[name], look) or not math.isfinite(whole[name].result):
+        if not _same(values[name], again[name], look) or not math.isfinite(values[name].result):
             inexact.append(Difference(name, "unsteady"))
             continue
-        compared = (_compared(look, name, whole[name], _held_parts(look, name, sizes), sizes)
+        compared = (_compared(look, name, values[name], _held_parts(look, name, sizes), sizes)
                     for sizes in cuts(len(rows)))  # fmt: skip
         inexact += [each for each in compared if each is not None][:1]
     return inexact
@@ -281,11 +281,11 @@ def _without_noise(look: LossEvaluator, rows: np.ndarray, name: str) -> Differen
         return loss_and_metrics[name]
 
     with contextlib.suppress(Exception):  # nothing can be compared
-        whole = values(rows)
+        value = values(rows)
         for sizes in cuts(len(rows)):
             parts_of_it = [values(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]
-            difference = _compared(look, name, whole, parts_of_it, sizes)
-            if difference is not None and _same(whole, values(rows), look):
+            difference = _compared(look, name, value, parts_of_it, sizes)
+            if difference is not None and _same(value, values(rows), look):
                 return difference
     return Difference(name, "unsteady")
 

@@ -78,8 +78,8 @@ class Replicas:
         differing = [name for name in names if name in parameters]
         before = {name: parameters[name].detach().clone() for name in differing}
         broadcast([parameters[name] for name in differing])
-        own = {name: _difference(before[name], parameters[name].detach()) for name in differing}
-        each = self._ranks.gather([max(((value, name) for name, value in own.items()), default=(0.0, ""))])
+        differences = {name: _difference(before[name], parameters[name].detach()) for name in differing}
+        each = self._ranks.gather([max(((value, name) for name, value in differences.items()), default=(0.0, ""))])
         difference, name, rank = max((*pair, rank) for rank, pair in enumerate(each))
         if difference > ROUNDING and not any(is_written for _, is_written, _ in contributions):
             raise ValueError(APART.format(name=name, epoch=epoch, difference=difference, rank=rank))

@@ -79,8 +79,8 @@ def _state(code: Any, config: TrainConfig) -> TrainingState:
     from raygpu.training.torch.models import initial_model
 
     model = initial_model(code, Hyperparameters.of(config.hyperparameters), seed=0)
-    own = overrides(code, "optimizer")
-    num_buffers = OWN_BUFFERS if own else OptimizerSettings.of(config.hyperparameters).num_buffers
+    has_own_optimizer = overrides(code, "optimizer")
+    num_buffers = OWN_BUFFERS if has_own_optimizer else OptimizerSettings.of(config.hyperparameters).num_buffers
     sizes = (ParameterSize(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters())
     return TrainingState.of(sizes, num_buffers=num_buffers, largest=largest_bytes(model))
 

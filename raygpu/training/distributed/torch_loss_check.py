@@ -324,14 +324,14 @@ class TorchLossEvaluator:
         """
         seed_all(0)
         before = torch.get_rng_state()
-        whole = self._gradient(chosen, training=training)
+        batch_gradient = self._gradient(chosen, training=training)
         drawn = constants.others if constants else not torch.equal(torch.get_rng_state(), before)
         if drawn or numpy_has_drawn(0) or python_has_drawn(0):
             return None
-        if not self._near(whole, self._gradient(chosen, training=training)):
+        if not self._near(batch_gradient, self._gradient(chosen, training=training)):
             return None
         cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
-        return self._near(whole, self._from_parts(chosen.split(cut), len(chosen), training=training))
+        return self._near(batch_gradient, self._from_parts(chosen.split(cut), len(chosen), training=training))
 
     def _from_parts(self, parts: Sequence[torch.Tensor], whole: int, *, training: bool) -> list[torch.Tensor]:
         """Return the gradient of a batch of `whole` samples as a training computes it by parts: see `StepGradient`."""

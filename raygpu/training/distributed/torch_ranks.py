@@ -155,8 +155,8 @@ class TorchParallel(ParallelTraining):
         self._order, self._split = solo.data.order(solo.trial, self.epoch + 1), []
 
     def _lr(self, step: int) -> float:
-        own = self.solo.optimizer.own_lr
-        return super()._lr(step) if own is None else own
+        lr = self.solo.optimizer.own_lr
+        return super()._lr(step) if lr is None else lr
 
     def _use(self, settings: OptimizerSettings) -> None:
         self.solo.optimizer.use(settings)
@@ -181,15 +181,15 @@ class TorchParallel(ParallelTraining):
         solo, gradient = self.solo, self._gradient
         local_batches = self.coordinator.local_batches(start, end)
         local_batch = local_batches[self.ranks.rank]
-        own, sizes = local_batch.samples, local_batch.sizes
-        share = own / (end - start)
+        samples, sizes = local_batch.samples, local_batch.sizes
+        share = samples / (end - start)
         if self._moving is not None:
             self._moving.begin_step()
         if isinstance(gradient, RanksTurnGradient):
-            gradient.begin(own, share, (solo.seed, self.epoch + 1, self.step))
-            return self._take_turns(gradient, own, whole=end - start == self.parallel.global_batch)
+            gradient.begin(samples, share, (solo.seed, self.epoch + 1, self.step))
+            return self._take_turns(gradient, samples, whole=end - start == self.parallel.global_batch)
         square = torch.zeros((), device=solo.device) if self.coordinator.measures_noise else None
-        gradient.begin(own, share, square)
+        gradient.begin(samples, share, square)
         for number, size in enumerate(sizes):
             with gradient.set_aside():
                 loss = self._loss()
@@ -212,7 +212,7 @@ class TorchParallel(ParallelTraining):
             self._since.shares.append([each.samples for each in local_batches])
         with self._stepping():
             solo.take_step(lr)
-        self._since.samples += own
+        self._since.samples += samples
         self._since.part = max(self._since.part, *sizes)
         return None
 
@@ -274,17 +274,17 @@ class TorchParallel(ParallelTraining):
         since, self._since = self._since, SinceExchange()
         loss_sum, loss_weight = self._loss_parts()
         norms = [Norm(whole.item(), shares) for whole, shares in zip(since.wholes, since.shares, strict=True)]
-        known = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
+        mask = [math.isfinite(norm.whole) for norm in norms]  # on all ranks alike: not of a step that fp16 left out
         report = RankReport(
             samples=since.samples,
             rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
             most=self._most(since.part),
             loss_sum=self.solo.loss_scale.reported(loss_sum),
             loss_weight=loss_weight,
-            squares=tuple(square.item() for square in compress(since.squares, known)),
+            squares=tuple(square.item() for square in compress(since.squares, mask)),
             request=request,
         )
-        return [report], list(compress(norms, known))
+        return [report], list(compress(norms, mask))
 
     def _checksum(self) -> int | None:
         return None if self._replicas is None else self._replicas.checksum()
@@ -316,11 +316,11 @@ class TorchParallel(ParallelTraining):
         device = self.solo.device
         if device.type != "cuda" or not part:
             return math.inf
-        held = torch.cuda.memory_allocated(device)
-        each = (torch.cuda.max_memory_allocated(device) - held) / part
+        allocated_bytes = torch.cuda.memory_allocated(device)
+        each = (torch.cuda.max_memory_allocated(device) - allocated_bytes) / part
         torch.cuda.reset_peak_memory_stats(device)
         free, _ = torch.cuda.mem_get_info(device)
-        room = MARGIN * (free + torch.cuda.memory_reserved(device) - held)
+        room = MARGIN * (free + torch.cuda.memory_reserved(device) - allocated_bytes)
         return math.inf if each <= 0 else room / each * self.parallel.accumulate
 
     # Kept

@@ -65,8 +65,8 @@ class ArrayCache:
     def width_of_program(self, width: int) -> int | None:
         """Return the width of the narrowest kept step that serves this many members; None without one."""
         names = self._store.programs(f"{self._key}-") if self.keeps else []
-        known = [int(text) for name in names if (text := name.rpartition("-")[2]).isdigit()]
-        return min((each for each in known if serves(each, width)), default=None)
+        widths = [int(text) for name in names if (text := name.rpartition("-")[2]).isdigit()]
+        return min((each for each in widths if serves(each, width)), default=None)
 
     def load(self, width: int) -> KeptProgram | None:
         """Let the array use a kept step of this width, if it is there and does what the eager step does.

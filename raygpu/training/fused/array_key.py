@@ -42,14 +42,14 @@ def array_key(array: TorchArray) -> str | None:
         return None
     program, tile = array.program, array.tiles[0]
     inputs, targets = array.data.train_batch(1, torch.arange(array.batch_size))  # for which a step is compiled
-    own, read = array.trials[0].hyperparameters, program.hp.names_read
+    values, read = array.trials[0].hyperparameters, program.hp.names_read
     state = plain_state(program.model, array.experiment).items()
-    known = {
+    properties = {
         "versions": [raygpu.__version__, _own_code(), torch.__version__, platform.python_version()],
         "experiment": [type(array.experiment).__module__, type(array.experiment).__qualname__, code],
         # Members differ in an `hp` that is kept; what the step reads of it is below.
         "state": {path: ADDRESS.sub("", text) for path, text in state if Hyperparameters.__name__ not in text},
-        "read": {name: repr(own[name]) for name in sorted(own) if name in read or ALL_NAMES in read},
+        "read": {name: repr(values[name]) for name in sorted(values) if name in read or ALL_NAMES in read},
         "optimizer": [*program.optimizer.program, program.optimizer.num_buffers],
         "device": [array.device.type, _device(array.device)],
         "threads": array.settings.threads,
@@ -59,7 +59,7 @@ def array_key(array: TorchArray) -> str | None:
         "inputs": _forms(by_name(inputs)),
         "targets": _forms(by_name(targets)),
     }
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def code_digest(experiment: Experiment) -> str | None:

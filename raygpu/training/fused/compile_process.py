@@ -173,8 +173,8 @@ def _stand_back(niceness: int) -> None:
 def _turn(folder: Path) -> Iterator[None]:
     """Wait for a turn: of all compilations of this user, as many run at once as half the processors."""
     count = max(1, len(os.sched_getaffinity(0)) // 2)
-    with (folder / f"turn-{os.getpid() % count}").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (folder / f"turn-{os.getpid() % count}").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield
 
 

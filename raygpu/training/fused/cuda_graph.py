@@ -48,8 +48,8 @@ class GraphedStep:
         _copy(self._inputs, inputs)
         _copy(self._targets, targets)
         self._numbers.copy_(numbers)
-        for own, number in zip(self._drawn, drawn, strict=True):
-            own.copy_(number)
+        for tensor, number in zip(self._drawn, drawn, strict=True):
+            tensor.copy_(number)
         self._graph.replay()
         return self._losses
 

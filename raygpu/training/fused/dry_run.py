@@ -82,9 +82,9 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
         model = initial_model(experiment, hp, trial.seed)
         started = time.perf_counter()
         _look(experiment, model, hp, splits, min(NUM_SAMPLES, splits.num_train))
-        whole = min(OptimizerSettings.of(trial.hyperparameters).batch_size, splits.num_train)
-        if whole > NUM_SAMPLES and (time.perf_counter() - started) * whole / NUM_SAMPLES < FORWARD_S:
-            _look(experiment, model, hp, splits, whole)
+        batch_size = min(OptimizerSettings.of(trial.hyperparameters).batch_size, splits.num_train)
+        if batch_size > NUM_SAMPLES and (time.perf_counter() - started) * batch_size / NUM_SAMPLES < FORWARD_S:
+            _look(experiment, model, hp, splits, batch_size)
     return frozenset(hp.names_read) | READ_BY_RAYGPU
 
 
@@ -146,7 +146,7 @@ def obstacle(
 
 def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
     """Return the first samples: a whole batch and a short one after it, or fewer samples if steps on them take long."""
-    whole, few = OptimizerSettings.of(trial.hyperparameters).batch_size, _few(splits, trial)
+    batch_size, few = OptimizerSettings.of(trial.hyperparameters).batch_size, _few(splits, trial)
     seconds = [WARM_S]
     while len(seconds) < 3 and seconds[-1] >= min(seconds):  # the first steps of a process take longer
         started = time.perf_counter()
@@ -154,7 +154,7 @@ def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
         seconds.append(time.perf_counter() - started)
     each = seconds[-1] / (NUM_EPOCHS * few.num_train)
     affordable = int(BUDGET_S / (NUM_EPOCHS * COSTS * each))
-    return splits.first(max(few.num_train, min(whole + max(2, whole // 3), affordable)))
+    return splits.first(max(few.num_train, min(batch_size + max(2, batch_size // 3), affordable)))
 
 
 def _few(splits: Splits, trial: Trial) -> Splits:

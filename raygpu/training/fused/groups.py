@@ -92,8 +92,8 @@ class TorchGrouper:
             if isinstance(signature, Exception):
                 faulty.append(Group(Signature(()), [trial], one_line(signature)))
             else:
-                own = self._with_fold(signature, trial)
-                groups.setdefault(own, Group(own)).trials.append(trial)
+                fold_signature = self._with_fold(signature, trial)
+                groups.setdefault(fold_signature, Group(fold_signature)).trials.append(trial)
         for group in groups.values():
             group.reason = self._obstacle(group) or self.alone.get(Signature(group.signature.values))
         if 1 < len(groups) <= MOST_SIZES:  # one kind alone is compared with no other

@@ -121,15 +121,15 @@ class MemberStreams(TorchDispatchMode):
         layout = next(self._layouts, ())
         outputs = []
         for row, generators in enumerate(self._members):
-            own = self._row_of(func, args, row)
+            values = self._row_of(func, args, row)
             if func._schema.is_mutable:
-                if _is_laid_out(own[0], layout):
-                    _drawn(func, own, kwargs, generators)
+                if _is_laid_out(values[0], layout):
+                    _drawn(func, values, kwargs, generators)
                 else:
-                    own[0].copy_(_drawn(func, [_laid_out(own[0], layout), *own[1:]], kwargs, generators))
+                    values[0].copy_(_drawn(func, [_laid_out(values[0], layout), *values[1:]], kwargs, generators))
             else:
-                own = [_laid_out(value, layout) if isinstance(value, torch.Tensor) else value for value in own]
-                outputs.append(_drawn(func, own, kwargs, generators))
+                values = [_laid_out(value, layout) if isinstance(value, torch.Tensor) else value for value in values]
+                outputs.append(_drawn(func, values, kwargs, generators))
         if func._schema.is_mutable:
             return args[0]
         folded = _folding(args, len(self._members)) > 1
@@ -190,14 +190,14 @@ def _drawn(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     """Call a random operator with a member's generator."""
     tensor_device = next((value.device for value in args if isinstance(value, torch.Tensor)), None)
     device = torch.device(kwargs.get("device") or tensor_device or "cpu")
-    own = generators[device.type]
+    generator = generators[device.type]
     if any(argument.name == "generator" for argument in func._schema.arguments):  # type: ignore[attr-defined]
-        return func(*args, **{**kwargs, "generator": own})
+        return func(*args, **{**kwargs, "generator": generator})
     default = default_generator(device)
     before = default.get_state()
-    default.set_state(own.get_state())
+    default.set_state(generator.get_state())
     try:
         return func(*args, **kwargs)
     finally:
-        own.set_state(default.get_state())
+        generator.set_state(default.get_state())
         default.set_state(before)

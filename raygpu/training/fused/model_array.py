@@ -371,8 +371,8 @@ class TorchArray:
         for tile in self.tiles:
             chosen = [places[trial.trial_id] for trial in tile.trials]
             # What only members needed that have left since, such as a momentum, comes last and is left out.
-            for own, stack in zip(tile.stacks(), [parameters, fixed, buffers, *optimizer_state], strict=False):
-                for name, tensor in own.items():
+            for tile_stack, stack in zip(tile.stacks(), [parameters, fixed, buffers, *optimizer_state], strict=False):
+                for name, tensor in tile_stack.items():
                     tensor.copy_(stack[name][tile.rows_of(chosen)])
         self.epoch = state["epoch"]
 

@@ -140,18 +140,18 @@ class ArrayOptimizer:
         scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
         # In the order of torch.optim's own operations: a float32 array differs from solo training by rounding alone.
         for name, parameter in parameters.items():
-            kept = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
-            p, gradient, *own = (_in_float32(tensor) for tensor in kept)
+            tensors = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
+            p, gradient, *moments = (_in_float32(tensor) for tensor in tensors)
             row = {column: _row(values, p) for column, values in n.items()}
             gradient = gradient if scale is None else gradient * _row(scale, p)
             match self.kind:
                 case "sgd":
-                    self._sgd(p, gradient, own, row)
+                    self._sgd(p, gradient, moments, row)
                 case "adam" | "adamw":
-                    self._adam(p, gradient, own, row)
+                    self._adam(p, gradient, moments, row)
                 case _:
                     assert_never(self.kind)
-            for tensor, stepped in zip((kept[0], *kept[2:]), (p, *own), strict=True):
+            for tensor, stepped in zip((tensors[0], *tensors[2:]), (p, *moments), strict=True):
                 if stepped is not tensor:
                     tensor.copy_(stepped)
 
@@ -160,8 +160,8 @@ class ArrayOptimizer:
         for name, average in self.average(state).items():
             mean, tensor = real(average, stepped[name])
             rate = _row(numbers[self.columns.index(AVERAGE_RATE)], mean)
-            kept = (mean == tensor) | (rate == 1)  # to the bit, and if it is infinite
-            mean.copy_(torch.where(kept, tensor, mean.lerp(tensor, rate)))
+            mask = (mean == tensor) | (rate == 1)  # to the bit, and if it is infinite
+            mean.copy_(torch.where(mask, tensor, mean.lerp(tensor, rate)))
 
     def _sgd(self, p: torch.Tensor, gradient: torch.Tensor, own: list[torch.Tensor], row: Stacked) -> None:
         if self.uses_decay:
@@ -214,5 +214,5 @@ def _row(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _clip_scale(gradients: Stacked, clip_norm: torch.Tensor) -> torch.Tensor:
     """Return the factor by which torch.nn.utils.clip_grad_norm_ would scale each member's gradient."""
     norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1).to(clip_norm.dtype) for g in gradients.values()]
-    whole = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    return torch.where(clip_norm.isinf(), 1.0, (clip_norm / (whole + 1e-6)).clamp(max=1.0))
+    total_norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return torch.where(clip_norm.isinf(), 1.0, (clip_norm / (total_norm + 1e-6)).clamp(max=1.0))

@@ -223,8 +223,8 @@ class Program:
         """Return one member's objective on its batch; also its loss, packed, and its buffers after it."""
         own_buffers = {name: tensor.clone() for name, tensor in buffers.items()}
         state = {f"{MODEL}.{name}": tensor for name, tensor in {**parameters, **fixed, **own_buffers}.items()}
-        own = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
-        with self.context(), self._norms(), own:
+        mode = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
+        with self.context(), self._norms(), mode:
             loss = functional_call(self._step, state, (inputs, targets))
         return objective(loss).reshape(()), (packed(loss), {name: state[f"{MODEL}.{name}"] for name in buffers})
 

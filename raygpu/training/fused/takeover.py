@@ -24,18 +24,18 @@ def copy_members(array: AuditedArray, donors: Mapping[str, str]) -> None:
     rows: dict[tuple[int, int], tuple[Tile, Tile, list[tuple[int, int]]]] = {}
     idle: dict[int, tuple[Tile, dict[int, list[int]]]] = {}
     for taker, donor in donors.items():
-        (own, i), (other, j) = array.place(taker), array.place(donor)
-        rows.setdefault((id(own), id(other)), (own, other, []))[2].append((i, j))
-        kept = other.optimizer_settings[j].in_epoch(max(1, array.epoch)).num_buffers
-        for number in range(kept, array.program.optimizer.num_buffers):
-            idle.setdefault(id(own), (own, defaultdict(list)))[1][number].append(i)
-    for own, other, pairs in rows.values():
+        (taker_tile, i), (other, j) = array.place(taker), array.place(donor)
+        rows.setdefault((id(taker_tile), id(other)), (taker_tile, other, []))[2].append((i, j))
+        num_donor_buffers = other.optimizer_settings[j].in_epoch(max(1, array.epoch)).num_buffers
+        for number in range(num_donor_buffers, array.program.optimizer.num_buffers):
+            idle.setdefault(id(taker_tile), (taker_tile, defaultdict(list)))[1][number].append(i)
+    for taker_tile, other, pairs in rows.values():
         to, of = (torch.tensor(places, device=array.device) for places in zip(*pairs, strict=True))
-        for target, source in zip(_kept(array.program, own), _kept(array.program, other), strict=True):
+        for target, source in zip(_kept(array.program, taker_tile), _kept(array.program, other), strict=True):
             target.index_copy_(0, to, source.index_select(0, of))
-    for own, by_number in idle.values():
+    for taker_tile, by_number in idle.values():
         for number, places in by_number.items():
-            for tensor in array.program.optimizer.moments(own.optimizer_state)[number].values():
+            for tensor in array.program.optimizer.moments(taker_tile.optimizer_state)[number].values():
                 tensor.index_fill_(0, torch.tensor(places, device=array.device), 0)
 
 

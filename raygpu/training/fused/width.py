@@ -139,16 +139,16 @@ def _known_widths(
     """Return the seconds of a step at several widths, kept or measured now, the widest that memory allows, and a word
     on their origin."""
     count = len(array.trials)
-    known = kept.widths() if kept is not None else None
-    if known is not None:
-        asked = {w: s for w, s in known.step_s.items() if w == array.width}
-        step_s = covered(known.step_s, count) if array.asked_width is None else asked
+    widths = kept.widths() if kept is not None else None
+    if widths is not None:
+        asked = {w: s for w, s in widths.step_s.items() if w == array.width}
+        step_s = covered(widths.step_s, count) if array.asked_width is None else asked
         if step_s:
-            return step_s, widest(padded(count), known.num_bytes, memory_limit), f"kept from {known.measured_on}"
+            return step_s, widest(padded(count), widths.num_bytes, memory_limit), f"kept from {widths.measured_on}"
     busy = Busyness()
     step_s, num_bytes, most = _measured_widths(array, memory_limit)
     if kept is not None and not busy.found(array.device.type):
-        earlier_s, earlier_bytes = (known.step_s, known.num_bytes) if known is not None else ({}, {})
+        earlier_s, earlier_bytes = (widths.step_s, widths.num_bytes) if widths is not None else ({}, {})
         kept.keep_widths({**earlier_s, **step_s}, {**earlier_bytes, **num_bytes})
     return step_s, most, "measured"
 

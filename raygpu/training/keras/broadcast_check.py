@@ -95,8 +95,8 @@ def _broadcast(score: Score, outputs: Any, targets: Any) -> list[str]:
 
 def _pair(outputs: Any, targets: Any, row: int, column: int, group: Collection[int]) -> tuple[Any, Any]:
     """Return a sample's output, and the target of another one: that of the same sample for leaves outside `group`."""
-    own, other = (keras.tree.flatten(_taken(targets, [place])) for place in (row, column))
-    mixed = [other[place] if place in group else leaf for place, leaf in enumerate(own)]
+    leaves, other = (keras.tree.flatten(_taken(targets, [place])) for place in (row, column))
+    mixed = [other[place] if place in group else leaf for place, leaf in enumerate(leaves)]
     return _taken(outputs, [row]), keras.tree.pack_sequence_as(targets, mixed)
 
 

@@ -19,12 +19,12 @@ def export(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Array
     """
     with no_gpu():
         model = trained_model(experiment, trial, checkpoint, inputs)
-        given = tensors(inputs)
-        outputs = model(given, training=False)
+        samples = tensors(inputs)
+        outputs = model(samples, training=False)
         if not tf.is_tensor(outputs):
             raise TypeError(f"the model's output is {type(outputs).__name__}; one tensor is wanted")
         program = folder / "saved_model"
-        spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), given)
+        spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), samples)
         archive = keras.export.ExportArchive()
         archive.track(model)
         archive.add_endpoint("serve", lambda inputs: model(inputs, training=False), input_signature=[spec])

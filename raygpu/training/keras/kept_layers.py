@@ -24,10 +24,10 @@ def require_new(model: keras.Model, experiment: Experiment) -> None:
     that are trained, or that have changed since."""
     for variable in model.weights:
         checksum = None if variable.trainable else zlib.crc32(tf.convert_to_tensor(variable).numpy().tobytes())
-        owner, given = getattr(variable, GIVEN, (None, checksum))
+        owner, earlier_checksum = getattr(variable, GIVEN, (None, checksum))
         if owner is None:
             setattr(variable, GIVEN, (weakref.ref(experiment), checksum))
-        elif owner() is not experiment and (checksum is None or given != checksum):
+        elif owner() is not experiment and (checksum is None or earlier_checksum != checksum):
             raise ValueError(
                 f"model(hp) returned the variable {variable.path} again, which an earlier model has: make new ones, or"
                 " keep their layer in an attribute of the experiment; each trial has a copy of it if Keras can copy it,"

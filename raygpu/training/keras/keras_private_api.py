@@ -39,12 +39,12 @@ def default_seeds_apart() -> Iterator[None]:
     """Let Keras draw the seeds of layers and generators that are made inside from a generator of its own, not from
     Python's."""
     module = keras.src.random.seed_generator
-    kept = module.python_random
+    python_random = module.python_random
     module.python_random = random.Random(0)
     try:
         yield
     finally:
-        module.python_random = kept
+        module.python_random = python_random
 
 
 def untracked() -> AbstractContextManager[Any]:
@@ -57,12 +57,12 @@ def untracked() -> AbstractContextManager[Any]:
 def names_from_the_start() -> Iterator[None]:
     """Number the names that Keras gives to layers as in a fresh process: each model made so has the same names."""
     state = keras.src.backend.common.global_state
-    kept = state.get_global_attribute(NAME_COUNTS)
+    name_counts = state.get_global_attribute(NAME_COUNTS)
     state.set_global_attribute(NAME_COUNTS, defaultdict(int))
     try:
         yield
     finally:
-        state.set_global_attribute(NAME_COUNTS, kept)
+        state.set_global_attribute(NAME_COUNTS, name_counts)
 
 
 def all_layers(model: Any) -> list[Any]:

@@ -76,8 +76,8 @@ class _Slices(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration of a parallel model: the model's own, and the split of batches."""
-        whole = keras.saving.serialize_keras_object(self.model)
-        return {"name": self.name, "model": whole, "gpus": list(self._gpus), "ratios": list(self._ratios)}
+        model_config = keras.saving.serialize_keras_object(self.model)
+        return {"name": self.name, "model": model_config, "gpus": list(self._gpus), "ratios": list(self._ratios)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> _Slices:
@@ -165,8 +165,8 @@ class _Slices(keras.Model):
                 # BatchNormalization over none would be no numbers.
                 size, first = sizes[place], tf.minimum(ends[place] - sizes[place], count - 1)
                 rows = slice(first, first + tf.maximum(size, 1))
-                own = tf.nest.map_structure(lambda tensor, rows=rows: tensor[rows], inputs)
-                own_outputs = self.model(own, training=training)
+                own_inputs = tf.nest.map_structure(lambda tensor, rows=rows: tensor[rows], inputs)
+                own_outputs = self.model(own_inputs, training=training)
                 outputs.append(keras.tree.map_structure(lambda tensor, size=size: _first(tensor, size), own_outputs))
         return keras.tree.map_structure(_joined, *outputs)
 

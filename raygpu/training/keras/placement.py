@@ -159,14 +159,14 @@ def _called_on(device: str, call: Any) -> Any:
 
     def placed(*args: Any, **kwargs: Any) -> Any:
         """Call the layer on the device."""
-        given = [tensor for tensor in tf.nest.flatten((args, kwargs)) if tf.is_tensor(tensor)]
+        tensors = [tensor for tensor in tf.nest.flatten((args, kwargs)) if tf.is_tensor(tensor)]
 
         @tf.custom_gradient
         def on_device(*values: Any) -> Any:
             """Call the layer with these tensors in place of those that were given."""
-            left = iter(values)
+            replacements = iter(values)
             own_args, own_kwargs = tf.nest.map_structure(
-                lambda each: next(left) if tf.is_tensor(each) else each, (args, kwargs)
+                lambda each: next(replacements) if tf.is_tensor(each) else each, (args, kwargs)
             )
             with tf.device(device), tf.GradientTape(persistent=True) as tape:
                 tape.watch([value for value in values if value.dtype.is_floating])
@@ -174,15 +174,15 @@ def _called_on(device: str, call: Any) -> Any:
 
             def gradient(*upstream: Any, variables: Any = None) -> Any:
                 """Return the gradients of the tensors and, of a layer that has variables, of these."""
-                own = variables or []
+                layer_variables = variables or []
                 with tf.device(device):
                     targets = tf.nest.flatten(outputs)
-                    gradients = tape.gradient(targets, [*values, *own], output_gradients=list(upstream))
+                    gradients = tape.gradient(targets, [*values, *layer_variables], output_gradients=list(upstream))
                     dense = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
-                return (dense[: len(values)], dense[len(values) :]) if own else dense
+                return (dense[: len(values)], dense[len(values) :]) if layer_variables else dense
 
             return outputs, gradient
 
-        return on_device(*given)
+        return on_device(*tensors)
 
     return placed

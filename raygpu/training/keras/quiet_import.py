@@ -13,15 +13,15 @@ from contextlib import contextmanager
 @contextmanager
 def _no_stderr() -> Iterator[None]:
     """Discard output of C and C++ code to standard error; exceptions are not affected."""
-    kept = os.dup(2)
+    stderr_copy = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
+        os.dup2(stderr_copy, 2)
         os.close(nowhere)
-        os.close(kept)
+        os.close(stderr_copy)
 
 
 # Both are read when they are imported. "3" leaves TensorFlow's own errors to the exceptions that it raises.

@@ -127,9 +127,9 @@ def divisor(weight: Any) -> Any:
 
 def _dense(found: Sequence[Any], variables: Sequence[Any], used: Sequence[Any]) -> list[Any]:
     """Return a dense gradient for each variable in `used`: zeros without a gradient. Embeddings give sparse ones."""
-    kept = {id(variable) for variable in used}
+    used_ids = {id(variable) for variable in used}
     return [
         tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
         for variable, gradient in zip(variables, found, strict=True)
-        if id(variable) in kept
+        if id(variable) in used_ids
     ]

@@ -186,8 +186,8 @@ class KerasSolo(Training):
         for step in tf.range(tf.shape(bounds)[0]):
             start, end = bounds[step, 0], bounds[step, 1]
             loss = self._step(order[start:end], lrs[step])
-            own = tf.concat([loss.parts(tf.cast(end - start, tf.float64)), [1.0]], 0)
-            parts += tf.where(tf.reduce_all(tf.math.is_finite(own)), own, 0.0) if self.scales_loss else own
+            terms = tf.concat([loss.parts(tf.cast(end - start, tf.float64)), [1.0]], 0)
+            parts += tf.where(tf.reduce_all(tf.math.is_finite(terms)), terms, 0.0) if self.scales_loss else terms
         return parts
 
     def _step(self, rows: Any, lr: Any) -> Loss:

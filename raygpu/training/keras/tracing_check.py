@@ -50,7 +50,7 @@ def evaluation(training: KerasSolo) -> Any:
 
 def _require_same(training: KerasSolo, steps: bool, changed: list[str]) -> None:
     """Trace twice more; raise ValueError if the numbers with these names change again, and with them the graphs."""
-    kept = training._train_steps, training._random_states, training._evaluate_rows
+    first_tracing = training._train_steps, training._random_states, training._evaluate_rows
     before, graphs = _python_state(training), []
     try:
         for _ in range(2):
@@ -58,7 +58,7 @@ def _require_same(training: KerasSolo, steps: bool, changed: list[str]) -> None:
     except Exception:  # noqa: BLE001 - a tensor of the first tracing that the experiment has kept
         return
     finally:
-        training._train_steps, training._random_states, training._evaluate_rows = kept
+        training._train_steps, training._random_states, training._evaluate_rows = first_tracing
     again = set(_changed(before, _python_state(training)))
     names = [name for name in changed if name in again]
     drawn = [name for name in names if isinstance(before.get(name), bytes)]
@@ -104,8 +104,8 @@ def _python_state(training: KerasSolo) -> dict[str, Any]:
         "np.random": pickle.dumps(np.random.get_state()),
         "Python's random": pickle.dumps(random.getstate()),
     }
-    own = [layer for layer in all_layers(training.model) if type(layer).__module__.partition(".")[0] != "keras"]
-    for holder in (training.experiment, *own):
+    user_layers = [layer for layer in all_layers(training.model) if type(layer).__module__.partition(".")[0] != "keras"]
+    for holder in (training.experiment, *user_layers):
         module = type(holder).__module__
         for name, value in _held(holder):
             state[name] = _compared(value, module, DEPTH)

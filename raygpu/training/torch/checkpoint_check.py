@@ -78,28 +78,28 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
             raise _NotChecked from error
 
     with random_state_kept():
-        whole = begun()
-        if sum(parameter.numel() for parameter in whole.model.parameters()) > MOST_PARAMETERS:
+        reference = begun()
+        if sum(parameter.numel() for parameter in reference.model.parameters()) > MOST_PARAMETERS:
             return CheckpointCheck()
         began = time.perf_counter()
-        first = _epoch(whole)
+        first = _epoch(reference)
         if time.perf_counter() - began > MOST_S:
             return CheckpointCheck()
         with tempfile.TemporaryDirectory(prefix="raygpu-") as folder:
             scored, resumed = begun(), begun()
             try:
-                whole.save(Path(folder))
+                reference.save(Path(folder))
                 scored.load_parameters(Path(folder))
                 resumed.load(Path(folder))
             except Exception as error:
                 raise NotLoadable(f"a checkpoint after a first step cannot be loaded: {_reason(error)}") from error
-        in_training, loaded = _scores(whole), _scores(scored)
-        second, again = _epoch(whole), _epoch(resumed)
+        in_training, loaded = _scores(reference), _scores(scored)
+        second, again = _epoch(reference), _epoch(resumed)
         scores, going_on = _differences(in_training, loaded), _differences(second, again)
         if (scores or going_on) and not _is_repeatable(begun, first, second):
             return CheckpointCheck()
     named = next((note.partition(" changes while")[0] for note in resumed.notes), None)
-    named = None if named in whole.model.state_dict() else named  # changed by what a Python attribute decides
+    named = None if named in reference.model.state_dict() else named  # changed by what a Python attribute decides
     change = f"{named} changes" if named else "something changes"
     lost = f"{change} while it trains, and a checkpoint does not hold it"
     return CheckpointCheck(

@@ -110,12 +110,12 @@ class DeviceData(TrainingData):
             train, wanted, held, expected = at_home
             sizes = data.num_train, data.samples_per_epoch, num_samples(data.validation_targets)
             return cls(device, home, train, wanted, held, expected, *sizes)
-        own = sorted({trial.fold for trial in trials if trial.fold is not None})
-        different = {data.sizes(fold) for fold in own}
+        folds = sorted({trial.fold for trial in trials if trial.fold is not None})
+        different = {data.sizes(fold) for fold in folds}
         if len(different) != 1:
             raise ValueError(f"fold: trials that train together need folds of one size, and have {sorted(different)}")
-        (num_train, num_validation), shared = different.pop(), len(own) == 1
-        held, expected = (of_each(part, itemgetter(data.held(own[0]))) for part in at_home) if shared else at_home
+        (num_train, num_validation), shared = different.pop(), len(folds) == 1
+        held, expected = (of_each(part, itemgetter(data.held(folds[0]))) for part in at_home) if shared else at_home
         inputs, targets = at_home
         return cls(device, home, inputs, targets, held, expected, num_train, num_train, num_validation, data, shared)
 

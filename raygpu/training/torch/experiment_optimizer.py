@@ -29,8 +29,8 @@ def make_optimizer(
     model's, and for a scheduler without an optimizer; TypeError for what is no optimizer, and for one
     or a scheduler whose step needs an argument.
     """
-    own = cast(TorchExperiment, experiment)
-    choice = own.optimizer(model, hp)
+    code = cast(TorchExperiment, experiment)
+    choice = code.optimizer(model, hp)
     if choice is None and overrides(experiment, "scheduler"):
         raise ValueError("scheduler() steps an optimizer of the experiment's own, and optimizer() returned none")
     if choice is None:
@@ -38,7 +38,7 @@ def make_optimizer(
     every = [*model.parameters()]
     if not isinstance(choice, Mapping):
         _check(choice, every)
-        return OwnOptimizer(choice, _scheduler(own, choice, hp, num_steps), settings.in_epoch(1), every, num_steps)
+        return OwnOptimizer(choice, _scheduler(code, choice, hp, num_steps), settings.in_epoch(1), every, num_steps)
     if not choice:
         raise ValueError("optimizer(model, hp) returned an empty dict; one optimizer is wanted at least")
     if settings.micro_batch_size is not None:
@@ -55,7 +55,7 @@ def make_optimizer(
     first = settings.in_epoch(1)
     return SeveralOptimizers(
         {
-            name: OwnOptimizer(each, _scheduler(own, each, hp, num_steps), first, _parameters(each), math.inf)
+            name: OwnOptimizer(each, _scheduler(code, each, hp, num_steps), first, _parameters(each), math.inf)
             for name, each in choice.items()
         },
         every,
@@ -73,8 +73,8 @@ def _check(made: Any, every: Sequence[Any]) -> None:
         raise TypeError(
             f"optimizer(model, hp) returned {type(made).__name__}; a torch.optim.Optimizer is wanted, or a dict of them"
         )
-    known = {id(parameter) for parameter in every}
-    if any(id(parameter) not in known for parameter in _parameters(made)):
+    parameter_ids = {id(parameter) for parameter in every}
+    if any(id(parameter) not in parameter_ids for parameter in _parameters(made)):
         raise ValueError("optimizer(model, hp) returned an optimizer with parameters that are not the model's")
     if _needs_argument(made.step):
         raise TypeError(f"optimizer(model, hp) returned {type(made).__name__}, whose step() needs a closure")

@@ -21,14 +21,14 @@ def export(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Array
     torch.export, and TypeError for a model whose output is not one tensor.
     """
     model = trained_model(experiment, trial, checkpoint)
-    given = of_each(tensors(inputs), torch.Tensor.contiguous)  # a program may be bound to its example's memory order
+    samples = of_each(tensors(inputs), torch.Tensor.contiguous)  # a program may be bound to its example's memory order
     with torch.no_grad():
-        outputs = forward(model, given)
+        outputs = forward(model, samples)
     if not isinstance(outputs, torch.Tensor):
         raise TypeError(f"the model's output is {type(outputs).__name__}; one tensor is wanted")
     program = None
-    if isinstance(given, dict):
+    if isinstance(samples, dict):
         program = folder / "model.pt2"
-        shapes = {name: {0: torch.export.Dim.AUTO} for name in given}
-        torch.export.save(torch.export.export(model, (), given, dynamic_shapes=shapes), program)
+        shapes = {name: {0: torch.export.Dim.AUTO} for name in samples}
+        torch.export.save(torch.export.export(model, (), samples, dynamic_shapes=shapes), program)
     return Exported(model, outputs.numpy(), program)

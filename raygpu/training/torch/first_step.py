@@ -61,12 +61,12 @@ def first_result(
 
 def _untrained(training: TorchSolo) -> list[str]:
     """Return a line on a parameter or module of the experiment that has got a gradient and is not the model's."""
-    own = {id(parameter) for parameter in training.model.parameters()}
+    parameter_ids = {id(parameter) for parameter in training.model.parameters()}
     for name, value in vars(training.experiment).items():
-        held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-        parameters = [each for each in held if isinstance(each, nn.Parameter)]
-        parameters += [each for module in held if isinstance(module, nn.Module) for each in module.parameters()]
-        if any(each.grad is not None and id(each) not in own for each in parameters):
+        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+        parameters = [each for each in items if isinstance(each, nn.Parameter)]
+        parameters += [each for module in items if isinstance(module, nn.Module) for each in module.parameters()]
+        if any(each.grad is not None and id(each) not in parameter_ids for each in parameters):
             return [
                 f"self.{name} gets a gradient and is no part of the model, so that no optimizer changes it: make it a"
                 " part of what model(hp) returns, or set its requires_grad to False"

@@ -49,15 +49,15 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     if not isinstance(model, nn.Module):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
     for name, parameter in model.named_parameters():
-        given, bits = getattr(parameter, GIVEN, None), _sum_of_bits(parameter)
-        if given is not None and (parameter.requires_grad or given != bits):
-            raise _given_again(f"parameter {name}", changed=given != bits)
+        earlier_bits, bits = getattr(parameter, GIVEN, None), _sum_of_bits(parameter)
+        if earlier_bits is not None and (parameter.requires_grad or earlier_bits != bits):
+            raise _given_again(f"parameter {name}", changed=earlier_bits != bits)
         setattr(parameter, GIVEN, bits)
     for prefix, module in model.named_modules():
-        known = getattr(module, GIVEN, {})
+        earlier_sums = getattr(module, GIVEN, {})
         sums = {name: _sum_of_bits(buffer) for name, buffer in module.named_buffers(recurse=False)}
-        for name in sums.keys() & known.keys():
-            if sums[name] != known[name]:
+        for name in sums.keys() & earlier_sums.keys():
+            if sums[name] != earlier_sums[name]:
                 raise _given_again("buffer " + f"{prefix}.{name}".removeprefix("."), changed=True)
         if sums:
             setattr(module, GIVEN, sums)
@@ -97,8 +97,8 @@ def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
 
 def _with_own_constants(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """Return a module with copies of its submodules in which nothing trains, of frozen parameters and of buffers."""
-    parameters, own = list(module.parameters()), [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    if not any(parameter.requires_grad for parameter in parameters) and (parameters or own):
+    parameters, members = list(module.parameters()), [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if not any(parameter.requires_grad for parameter in parameters) and (parameters or members):
         return copy.deepcopy(module, memo)
     for registered in (module._parameters, module._buffers):
         for name, tensor in registered.items():

@@ -47,10 +47,10 @@ class BuiltinOptimizer:
 
     def _fit_buffers(self) -> None:
         """Keep as many buffers of each parameter as the settings ask for."""
-        for parameter, own in zip(self.parameters, self.buffers, strict=True):
-            missing = self.settings.num_buffers - len(own)
-            own += [torch.zeros_like(parameter) for _ in range(missing)]
-            del own[self.settings.num_buffers :]
+        for parameter, buffers in zip(self.parameters, self.buffers, strict=True):
+            missing = self.settings.num_buffers - len(buffers)
+            buffers += [torch.zeros_like(parameter) for _ in range(missing)]
+            del buffers[self.settings.num_buffers :]
 
     def take_unfrozen(self) -> list[torch.Tensor]:
         """Return no parameters. Raises ValueError if one was frozen when this was made, and is not any more."""
@@ -99,8 +99,8 @@ class BuiltinOptimizer:
         """
         self.num_steps = state["num_steps"]
         self.missed = list(state.get("missed", [0] * len(self.parameters)))
-        for own, saved in zip(self.buffers, state["buffers"], strict=True):
-            for place, buffer in enumerate(own):
+        for buffers, saved in zip(self.buffers, state["buffers"], strict=True):
+            for place, buffer in enumerate(buffers):
                 buffer.copy_(saved[place]) if place < len(saved) else buffer.zero_()
 
 

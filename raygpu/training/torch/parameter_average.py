@@ -63,8 +63,8 @@ class ParameterAverage:
 
     def take_in(self, unfrozen: Sequence[torch.Tensor]) -> None:
         """Average these parameters too, which no step has moved so far."""
-        known, place = {id(value) for value in self._trained}, len(self._trained)
-        new = [value for value in unfrozen if id(value) not in known]
+        parameter_ids, place = {id(value) for value in self._trained}, len(self._trained)
+        new = [value for value in unfrozen if id(value) not in parameter_ids]
         self._trained += new
         if self.averages is not None:
             self.averages[place:place] = [value.detach().clone() for value in new]
@@ -97,23 +97,23 @@ class ParameterAverage:
     def _exchange(self) -> None:
         """Exchange the parameters and their averages, tensor by tensor."""
         for parameter, average in zip(self._trained, self.averages or [], strict=False):
-            kept = parameter.detach().clone()
+            current_value = parameter.detach().clone()
             parameter.copy_(average)
-            average.copy_(kept)
+            average.copy_(current_value)
 
     def state_dicts(self) -> dict[str, Any]:
         """Return `model`, the averaged state dict, and the one with which the training goes on."""
-        own = host_copy(self._model.state_dict())
+        current_state = host_copy(self._model.state_dict())
         with self.in_place():
             averaged = host_copy(self._model.state_dict())
-        return {"model": averaged, UNAVERAGED: own}
+        return {"model": averaged, UNAVERAGED: current_state}
 
     def load_average(self, state: Mapping[str, Any]) -> None:
         """Take the averages of a checkpoint, whose own values the model has by now."""
-        own = [value.detach().clone() for value in self.values]
+        current_values = [value.detach().clone() for value in self.values]
         self._model.load_state_dict(state["model"])
         self.averages = [value.detach().clone() for value in self.values]
-        _write(self.values, own)
+        _write(self.values, current_values)
 
 
 @torch.no_grad()

@@ -132,11 +132,11 @@ class TorchPipeline:
 
     def turn(self) -> PipelineTurn:
         """Take warm-up steps, then train a timed epoch. The warm-up changes the model, as that of one device does."""
-        kept = StepMemory() if self.device.type == "cpu" else None
-        for _ in self._steps(epoch=1, most=min(WARMUP_STEPS, self.steps_per_epoch), kept=kept):
+        step_memory = StepMemory() if self.device.type == "cpu" else None
+        for _ in self._steps(epoch=1, most=min(WARMUP_STEPS, self.steps_per_epoch), kept=step_memory):
             pass
         self._meet()
-        if kept is None:
+        if step_memory is None:
             torch.cuda.reset_peak_memory_stats(self.device)
         self._stopwatch.restart()
         started = time.perf_counter()
@@ -144,10 +144,10 @@ class TorchPipeline:
         self._meet()
         seconds = torch.tensor(time.perf_counter() - started, dtype=torch.float64, device=self.device)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        if kept is None:
+        if step_memory is None:
             num_bytes = torch.cuda.max_memory_allocated(self.device)
         else:
-            num_bytes = kept.num_bytes(self._held()) + sum(each.nbytes for each in self.optimizer.parameters)
+            num_bytes = step_memory.num_bytes(self._held()) + sum(each.nbytes for each in self.optimizer.parameters)
         return PipelineTurn(seconds.item(), loss, num_bytes / GIB, self._stopwatch.seconds())
 
     def train(self, epoch: int) -> float:

@@ -50,10 +50,10 @@ def cut_model(model: nn.Module, inputs: Tensors, stages: Sequence[str]) -> Any:
 
 def require_submodules(model: nn.Module, stages: Sequence[str]) -> None:
     """Raise BadInput with a line for each name that is no submodule of the model, or named twice."""
-    known = [name for name, _ in model.named_modules() if name]
-    some = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
+    names = [name for name, _ in model.named_modules() if name]
+    some = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     faults = [
-        f"stages: the model has no submodule {name!r}; it has: {some or 'none'}" for name in stages if name not in known
+        f"stages: the model has no submodule {name!r}; it has: {some or 'none'}" for name in stages if name not in names
     ]
     faults += [f"stages: {name!r} is named twice" for name in sorted(set(stages)) if list(stages).count(name) > 1]
     if faults:
@@ -145,7 +145,7 @@ def _copy_for_readers(pipe: Any) -> None:
 
 def _rebuild_outputs(pipe: Any, place: int, wanted: list[tuple[Any, Any]]) -> None:
     """Let a stage return these values, each for one reader. wanted: stage that reads, and value: nodes of the whole."""
-    whole, node, module = pipe.split_gm.graph, _stages(pipe)[place], pipe.get_stage_module(place)
+    pipe_graph, node, module = pipe.split_gm.graph, _stages(pipe)[place], pipe.get_stage_module(place)
     output = next(each for each in module.graph.nodes if each.op == "output")
     before = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
     sources: list[Any] = []
@@ -156,13 +156,13 @@ def _rebuild_outputs(pipe: Any, place: int, wanted: list[tuple[Any, Any]]) -> No
             with module.graph.inserting_before(output):
                 source, meta = module.graph.call_function(torch.ops.aten.clone.default, (source,)), source.meta
                 source.meta = dict(meta)
-        with whole.inserting_after(last):
-            last = whole.call_function(operator.getitem, (node, len(sources)))
+        with pipe_graph.inserting_after(last):
+            last = pipe_graph.call_function(operator.getitem, (node, len(sources)))
         sources.append(source)
         reader.args = tuple(last if each is value else each for each in reader.args)
     output.args = (tuple(sources),)
     for user in [user for user in node.users if not user.users]:
-        whole.erase_node(user)
+        pipe_graph.erase_node(user)
     module.graph.lint()
     module.recompile()
 

@@ -58,14 +58,14 @@ def costs(model: nn.Module, inputs: Tensors, *, num_buffers: int = 0, repeats: i
     pass_ = _Pass(model, places, next(iter(tree_leaves(inputs))).device)
     for _ in range(1 + repeats):
         pass_.run(inputs)
-    held = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    parameter_blocks = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     return [
         Unit(
             place.names[0],
             median(place.seconds[1:]),  # of passes, as other work on the machine may hold up one of them
             (
                 place.parameter_bytes * (2 + num_buffers)
-                + sum(size for block, size in place.saved.items() if block not in held)
+                + sum(size for block, size in place.saved.items() if block not in parameter_blocks)
             )
             / GIB,
         )
@@ -134,8 +134,8 @@ class _Pass:
         place = self._begins.get(name)
         if place is not None and self._places[place].names[0] == name:
             self._begin(place)
-        own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
-        self._places[self._now].parameter_bytes += sum(parameter.nbytes for parameter in own)
+        parameters = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+        self._places[self._now].parameter_bytes += sum(parameter.nbytes for parameter in parameters)
 
     def _after(self, name: str, module: nn.Module, arguments: Any, outputs: Any) -> None:
         """Begin the unit again where the backward pass reaches the output of its innermost submodule."""

@@ -74,12 +74,12 @@ def require_together(name: str, parts: Mapping[str, int], found: ModuleCalls) ->
 
 def without_shared(parts: Mapping[str, int], found: ModuleCalls) -> dict[str, int]:
     """Return a placement without the submodules whose parameters others use, or that use those of others."""
-    kept = dict(parts)
-    while apart := _apart(kept, found):
+    placement = dict(parts)
+    while apart := _apart(placement, found):
         for owner, user in apart:
-            kept.pop(owner, None)
-            kept.pop(user, None)
-    return kept
+            placement.pop(owner, None)
+            placement.pop(user, None)
+    return placement
 
 
 def _apart(parts: Mapping[str, int], found: ModuleCalls) -> list[tuple[str, str]]:

@@ -83,11 +83,11 @@ class ReadData(TrainingData):
 
     def validation_batches(self, parts: Sequence[slice]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each part of the validation data, which are read ahead."""
-        own = [np.arange(part.start, part.stop) for part in parts]
-        pieces = [np.array_split(rows, self._num_pieces(len(rows))) for rows in own]
+        rows_by_part = [np.arange(part.start, part.stop) for part in parts]
+        pieces = [np.array_split(rows, self._num_pieces(len(rows))) for rows in rows_by_part]
         requests = (self._request("validation", piece, 1) for each in pieces for piece in each)
         read = self._loader.batches("validation", requests)
-        for rows, each in zip(own, pieces, strict=True):
+        for rows, each in zip(rows_by_part, pieces, strict=True):
             yield self._on_device("validation", rows, _joined(list(islice(read, len(each)))))
 
     def _num_pieces(self, count: int) -> int:
@@ -128,9 +128,9 @@ class ReadData(TrainingData):
                 dtype = _torch_type(array.dtype) if array.is_converted else None
                 fields[name] = batch[array.part][array.name].to(self.device, dtype, non_blocking=True)
             else:
-                kept = moved(tensors(take(array, rows)), self.device)
-                assert isinstance(kept, torch.Tensor)
-                fields[name] = kept
+                tensor = moved(tensors(take(array, rows)), self.device)
+                assert isinstance(tensor, torch.Tensor)
+                fields[name] = tensor
         return cast(unnamed(fields), self._dtype)
 
     @staticmethod

@@ -166,7 +166,7 @@ class TorchSolo(Training):
         settings = self.optimizer_settings.in_epoch(epoch)
         self.optimizer.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
-        sizes = [settings.parts_of(len(own)) for own in chosen]
+        sizes = [settings.parts_of(len(indices)) for indices in chosen]
         batches = self._batches(epoch, chosen, sizes)
         for number, each in enumerate(sizes):
             if isinstance(self.optimizer, SeveralOptimizers):
@@ -187,12 +187,12 @@ class TorchSolo(Training):
         if all(len(each) == 1 for each in sizes):
             return iter(self.data.train_batches(epoch, chosen))
         if not self.data.made_together:
-            pieces = [piece for own, each in zip(chosen, sizes, strict=True) for piece in own.split(list(each))]
+            pieces = [piece for indices, each in zip(chosen, sizes, strict=True) for piece in indices.split(list(each))]
             return iter(self.data.train_batches(epoch, pieces))
-        whole = self.data.train_batches(epoch, chosen)
+        batches = self.data.train_batches(epoch, chosen)
         return (
             (rows(inputs, slice(end - size, end)), rows(targets, slice(end - size, end)))
-            for (inputs, targets), each in zip(whole, sizes, strict=True)
+            for (inputs, targets), each in zip(batches, sizes, strict=True)
             for size, end in zip(each, accumulate(each), strict=True)
         )
 

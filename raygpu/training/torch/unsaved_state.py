@@ -59,11 +59,11 @@ def _unsaved(
     if (name := changed_freezing(frozen(going_on[1]), trained[1])) is not None:
         return name
     states, tensors, losses = [], [], []
-    for each, own in (trained, going_on):
-        losses.append(torch.as_tensor(objective(_seeded(step, each, own, 1))).detach())
-        _evaluated(evaluate, each, own)
-        states.append(plain_state(own, each))
-        tensors.append({**dict(own.named_parameters()), **dict(own.named_buffers())})
+    for each, model_copy in (trained, going_on):
+        losses.append(torch.as_tensor(objective(_seeded(step, each, model_copy, 1))).detach())
+        _evaluated(evaluate, each, model_copy)
+        states.append(plain_state(model_copy, each))
+        tensors.append({**dict(model_copy.named_parameters()), **dict(model_copy.named_buffers())})
     differ = (name for name, value in tensors[0].items() if not _alike(value, tensors[1].get(name)))
     changed_name = changed_attribute(*states) or next(differ, None)
     return KEPT if changed_name is None and not _alike(*losses) else changed_name

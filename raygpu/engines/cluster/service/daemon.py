@@ -206,12 +206,12 @@ class ServiceDaemon:
 
     def status(self) -> dict[str, Any]:
         """Return the state of the service as a value of JSON."""
-        taken, waiting = self.leases.taken, self.leases.waiting
+        leases, waiting = self.leases.taken, self.leases.waiting
         used_by = [
             {"what": request.what, "pid": self._connections[number].pid, "gpus": float(part)}
-            for number, (request, part) in taken.items()
+            for number, (request, part) in leases.items()
         ]
-        left_s = None if taken or waiting else max(0.0, self._idle_s - (time.monotonic() - self._used))
+        left_s = None if leases or waiting else max(0.0, self._idle_s - (time.monotonic() - self._used))
         return {
             "pid": os.getpid(),
             "begun": self._begun,

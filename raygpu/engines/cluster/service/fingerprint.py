@@ -89,9 +89,9 @@ class Fingerprint:
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
     """Return digests of the variables that count at a process' start, by name, without those that raygpu sets."""
-    own = ray_environment.SETTINGS | ray_environment.LOCAL
+    raygpu_variables = ray_environment.SETTINGS | ray_environment.LOCAL
     counting = {name: value for name, value in environment.items() if name.startswith(AT_START)}
-    return _digests({n: v for n, v in counting.items() if n not in NOT_COMPARED and own.get(n) != v})
+    return _digests({n: v for n, v in counting.items() if n not in NOT_COMPARED and raygpu_variables.get(n) != v})
 
 
 def of_a_command(environment: Mapping[str, str]) -> dict[str, str]:
@@ -136,8 +136,8 @@ def refusal(service: Mapping[str, Any], command: Fingerprint) -> str | None:
 
 def _state_of_packages() -> str:
     """Return a digest of the times at which packages were installed or raygpu's code was written last."""
-    own = Path(raygpu.__file__).parent
-    files = [*own.rglob("*.py"), *map(Path, site.getsitepackages())]
+    package_folder = Path(raygpu.__file__).parent
+    files = [*package_folder.rglob("*.py"), *map(Path, site.getsitepackages())]
     times = []
     for file in sorted(files):
         with suppress(OSError):

@@ -65,31 +65,31 @@ def _become(connection: Connection) -> int:
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             streams.frombytes(data)
-    given: dict[str, Any] | None = connection.receive(10.0) if message else None
-    if given is None or len(streams) != STREAMS:
+    command: dict[str, Any] | None = connection.receive(10.0) if message else None
+    if command is None or len(streams) != STREAMS:
         return 1
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(number, mode, buffering=1, encoding=given["encoding"], errors=errors, closefd=False)
-        for number, mode, errors in ((0, "r", "strict"), (1, "w", given["errors"]), (2, "w", "backslashreplace"))
+        os.fdopen(number, mode, buffering=1, encoding=command["encoding"], errors=errors, closefd=False)
+        for number, mode, errors in ((0, "r", "strict"), (1, "w", command["errors"]), (2, "w", "backslashreplace"))
     )
     started_with = ray_environment.environment_of(os.getpid())
-    own = {name: value for name, value in os.environ.items() if name not in started_with}  # set by libraries
+    variables = {name: value for name, value in os.environ.items() if name not in started_with}  # set by libraries
     os.environ.clear()
-    os.environ.update(own | given["environment"])
+    os.environ.update(variables | command["environment"])
     ray_environment.prepare(local=True)
-    os.chdir(given["folder"])
-    os.umask(given["umask"])
-    sys.argv, sys.path[:] = given["argv"], given["path"]
-    importlib.import_module("raygpu.records.clock").begin_call(given["age_s"])
+    os.chdir(command["folder"])
+    os.umask(command["umask"])
+    sys.argv, sys.path[:] = command["argv"], command["path"]
+    importlib.import_module("raygpu.records.clock").begin_call(command["age_s"])
     ended = threading.Event()
     threading.Thread(target=_end_with, args=(connection, ended), name="terminal", daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN if given["ignores_interrupts"] else signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if command["ignores_interrupts"] else signal.default_int_handler)
     code = 1
     try:
-        code = importlib.import_module("raygpu.__main__").run(given["words"])
+        code = importlib.import_module("raygpu.__main__").run(command["words"])
     finally:
         ended.set()
         sys.stdout.flush()

@@ -23,12 +23,12 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
     A parameter that a block shares with the rest of the model makes it no block: it would be gathered without the rest.
     """
-    whole = num_bytes(model)
+    total_bytes = num_bytes(model)
     several = Counter(type(module) for module in model.modules())
     chosen = [
         module
-        for module in _candidates(model, several, whole, in_row=False)
-        if module is not model and SMALL * num_bytes(module) >= whole
+        for module in _candidates(model, several, total_bytes, in_row=False)
+        if module is not model and SMALL * num_bytes(module) >= total_bytes
     ]
     block_modules: list[nn.Module] = []
     for module in reversed(list(dict.fromkeys(chosen))):  # the inner ones first
@@ -40,8 +40,8 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 def largest_bytes(model: nn.Module) -> int:
     """Return the bytes of the most parameters that are gathered at once: those of the root, and of a block."""
     chosen = blocks(model)
-    taken = {id(parameter) for block in chosen for parameter in block.parameters()}
-    rest = sum(p.numel() * p.element_size() for p in model.parameters() if id(p) not in taken)
+    parameter_ids = {id(parameter) for block in chosen for parameter in block.parameters()}
+    rest = sum(p.numel() * p.element_size() for p in model.parameters() if id(p) not in parameter_ids)
     return rest + max(map(num_bytes, chosen), default=0)
 
 
@@ -71,9 +71,9 @@ def has_forward(module: nn.Module) -> bool:
 
 def _holds_its_own(model: nn.Module, block: nn.Module, inner: list[nn.Module]) -> bool:
     """Return whether no parameter of a block, but for those of inner blocks, is one of the model outside it too."""
-    own = {id(module) for module in block.modules()}
+    module_ids = {id(module) for module in block.modules()}
     settled = {id(parameter) for each in inner for parameter in each.parameters()}
     mine = {id(parameter) for parameter in block.parameters()} - settled
-    outside = (parameter for module in model.modules() if id(module) not in own
+    outside = (parameter for module in model.modules() if id(module) not in module_ids
                for parameter in module._parameters.values() if parameter is not None)  # fmt: skip
     return bool(mine) and not any(id(parameter) in mine for parameter in outside)

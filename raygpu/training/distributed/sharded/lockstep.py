@@ -47,8 +47,8 @@ class Lockstep:
         told_all = self._ranks.gather([(what, self.arrived)])
         where = ", ".join(f"rank {rank} at {place}" for rank, (place, _) in enumerate(told_all))
         if len({place for place, _ in told_all}) == 1:
-            own, other = (set(told_all[rank][1]) for rank in (0, -1))
-            name = self.names[min(own ^ other, default=0)]
+            arrivals, other = (set(told_all[rank][1]) for rank in (0, -1))
+            name = self.names[min(arrivals ^ other, default=0)]
             where = f"at {what}, with gradients of other parameters, such as {name}"
         raise RuntimeError(
             f"the ranks' samples take other ways through the model ({where}); a sharded one needs the same: {WITHOUT}"

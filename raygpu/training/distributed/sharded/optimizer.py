@@ -33,19 +33,19 @@ class ShardedOptimizer(BuiltinOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of whole parameters on rank 0, as `BuiltinOptimizer` does; without tensors on the others."""
         shards, buffers = self._shards, []
-        for place, own in zip(self._places, self.buffers, strict=True):
+        for place, local_buffers in zip(self._places, self.buffers, strict=True):
             parameter = shards.parameters[place]
-            whole = [shards.gathered(shards.like(parameter, buffer)) for buffer in own]
-            buffers.append([each for each in whole if each is not None])
+            whole_buffers = [shards.gathered(shards.like(parameter, buffer)) for buffer in local_buffers]
+            buffers.append([each for each in whole_buffers if each is not None])
         return {**super().state_dict(), "buffers": buffers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take this rank's parts of a state of whole parameters."""
-        shards, own = self._shards, []
+        shards, local_buffers = self._shards, []
         for place, saved in zip(self._places, state["buffers"], strict=True):
             is_sharded = isinstance(shards.parameters[place], DTensor)
-            own.append([shards.part_of(each) if is_sharded else each for each in saved])
-        super().load_state_dict({**state, "buffers": own})
+            local_buffers.append([shards.part_of(each) if is_sharded else each for each in saved])
+        super().load_state_dict({**state, "buffers": local_buffers})
 
 
 class ShardedOwnOptimizer(OwnOptimizer):
@@ -92,14 +92,14 @@ class ShardedOwnOptimizer(OwnOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of whole parameters on rank 0, as `OwnOptimizer` has it; without tensors on the others."""
         state = super().state_dict()
-        own: dict[str, Any] = state["optimizer"]
-        whole = {
+        entries: dict[str, Any] = state["optimizer"]
+        whole_state = {
             place: {name: self._shards.gathered(value) if isinstance(value, torch.Tensor) else value
                     for name, value in values.items()}
-            for place, values in own["state"].items()
+            for place, values in entries["state"].items()
         }  # fmt: skip
-        rest = host_copy({**state, "optimizer": {name: value for name, value in own.items() if name != "state"}})
-        rest["optimizer"]["state"] = whole
+        rest = host_copy({**state, "optimizer": {name: value for name, value in entries.items() if name != "state"}})
+        rest["optimizer"]["state"] = whole_state
         return rest
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

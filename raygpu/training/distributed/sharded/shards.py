@@ -68,8 +68,8 @@ class Shards:
     def _shard(self, chosen: Sequence[nn.Module]) -> None:
         model, device = self.model, self.device
         mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
-        whole = {parameter for parameter in model.parameters() if _stays_whole(parameter)}
-        for parameter in whole:
+        whole_parameters = {parameter for parameter in model.parameters() if _stays_whole(parameter)}
+        for parameter in whole_parameters:
             parameter.data = parameter.data.to(device)
         for parameter in model.parameters():
             parameter.data = parameter.data.contiguous()
@@ -78,7 +78,7 @@ class Shards:
             half = next((p.dtype for p in module.parameters() if p.is_floating_point() and p.itemsize < 4), None)
             policy = MixedPrecisionPolicy(reduce_dtype=None if half is None else torch.float32,
                                           cast_forward_inputs=False)  # fmt: skip
-            fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=whole)
+            fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=whole_parameters)
             assert isinstance(module, FSDPModule)
             name = names[id(module)] or "the model's root"
             module.set_custom_all_gather(CheckedAllGather(self.lockstep, name))
@@ -88,14 +88,14 @@ class Shards:
 
     def _require_no_other_owner(self, earlier: Sequence[weakref.ref[nn.Parameter]]) -> None:
         """Raise ValueError if something still holds a parameter as it was, whole: what it reads would not train."""
-        held = next(_alive(earlier), None)
-        if held is not None:  # by a cycle, perhaps, which the collector takes the better part of a second to find
-            del held
+        parameter = next(_alive(earlier), None)
+        if parameter is not None:  # by a cycle, perhaps, which the collector takes the better part of a second to find
+            del parameter
             gc.collect()
-            held = next(_alive(earlier), None)
-        if held is not None:
+            parameter = next(_alive(earlier), None)
+        if parameter is not None:
             raise ValueError(
-                f"a parameter of shape {tuple(held.shape)} is held outside the modules of the model (a list, or an"
+                f"a parameter of shape {tuple(parameter.shape)} is held outside the modules of the model (a list, or an"
                 f" attribute of the experiment), and would not be the one that is trained: {WITHOUT}"
             )
 
@@ -158,8 +158,8 @@ class Shards:
             if not parameter.requires_grad:
                 continue
             gradient, parameter.grad = parameter.grad, None
-            own = torch.zeros_like(parameter) if gradient is None else dense(gradient).clone()
-            (flat,) = real(own)
+            dense_gradient = torch.zeros_like(parameter) if gradient is None else dense(gradient).clone()
+            (flat,) = real(dense_gradient)
             weighted = flat.double().reshape(-1) * lockstep.weight
             if lockstep.square is not None:
                 lockstep.square += weighted.square().sum()
@@ -168,7 +168,7 @@ class Shards:
             dist.all_reduce(sent)
             if sent[-1]:
                 flat.copy_(sent[:-1].view(flat.shape))
-                self._add(place, own)
+                self._add(place, dense_gradient)
 
     def _add(self, place: int, gradient: torch.Tensor) -> None:
         local = self.locals[place]
@@ -177,13 +177,13 @@ class Shards:
     def norm(self, most: float | None) -> torch.Tensor:
         """Return the norm of the whole gradient, after clipping it. most: its largest value; None to clip nothing."""
         square = torch.zeros((), dtype=torch.float64, device=self.device)
-        whole = square.clone()
+        whole_square = square.clone()
         for place, local in enumerate(self.locals):
             if local.grad is not None:
                 norm = torch.linalg.vector_norm(local.grad).double()
-                (whole if place in self._whole else square).add_(norm.square())
+                (whole_square if place in self._whole else square).add_(norm.square())
         dist.all_reduce(square)
-        norm = (square + whole).sqrt()
+        norm = (square + whole_square).sqrt()
         if most is not None:
             factor = (most / (norm + 1e-6)).clamp(max=1.0)
             for local in self.locals:
@@ -252,21 +252,21 @@ class Shards:
     def model_state(self) -> dict[str, Any]:
         """Return the model's state dict with whole tensors on the CPU on rank 0, and an empty one on the others."""
         state = self.model.state_dict(keep_vars=True)
-        whole_state, known = _empty_state(state), dict[int, Any]()
+        whole_state, tensors = _empty_state(state), dict[int, Any]()
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
-                if id(value) not in known:  # tied parameters have one
-                    known[id(value)] = self.gathered(value.detach() if not isinstance(value, DTensor) else value)
-                value = known[id(value)]
+                if id(value) not in tensors:  # tied parameters have one
+                    tensors[id(value)] = self.gathered(value.detach() if not isinstance(value, DTensor) else value)
+                value = tensors[id(value)]
             whole_state[name] = value
         return {} if self._ranks.rank else whole_state
 
     def load_model_state(self, state: dict[str, Any]) -> None:
         """Load a state dict of whole tensors, of which this rank takes its parts. Raises RuntimeError as torch does."""
-        own = self.model.state_dict(keep_vars=True)
+        sharded_state = self.model.state_dict(keep_vars=True)
         cut = _empty_state(state)
         for name, value in state.items():
-            mine = own.get(name)
+            mine = sharded_state.get(name)
             if isinstance(mine, DTensor) and value.shape == mine.shape:
                 value = self.cut(mine, value)
             cut[name] = value
