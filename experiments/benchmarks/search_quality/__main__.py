@@ -19,7 +19,7 @@ from experiments.benchmarks import record
 from experiments.benchmarks.search_quality import regret
 from experiments.benchmarks.search_quality.command_line import Search
 from experiments.benchmarks.search_quality.problems import PROBLEMS, SEED_VARIABLE
-from experiments.benchmarks.search_quality.reports import Notebook, incumbent
+from experiments.benchmarks.search_quality.reports import Notebook, Report, incumbent, trainings
 
 PACKAGE = "experiments.benchmarks.search_quality"
 SEARCHERS = {
@@ -85,24 +85,41 @@ def run(searcher: str, problem: str, seed: int, seconds: float, path: Path) -> N
     if not reports:
         raise RuntimeError(f"{searcher} on {problem} reported nothing: {path.with_suffix('.log')}")
     best = incumbent(reports, seconds)
-    print(f"{problem} {seed} {searcher}: {best}, {len({r.training for r in reports})} trainings", flush=True)
+    print(f"{problem} {seed} {searcher}: {best}, {trainings(order.notebook)} trainings", flush=True)
 
 
 def summary(problem: str, searchers: list[str], flags: argparse.Namespace) -> dict[str, Any]:
     """Return test errors and regrets of a problem at each moment within the time."""
     moments = [moment for moment in MOMENTS_S if moment <= flags.seconds] or [flags.seconds]
 
-    def error(searcher: str, seed: int, moment: float) -> float | None:
-        """Return the test error of a searcher's best model at a moment."""
-        path = flags.folder / f"{problem}-{searcher}-{seed}-{flags.seconds:g}.jsonl"
-        best = incumbent(Notebook(path, 0.0).read(), moment)
-        return None if best is None else best.test
+    notebooks = {
+        each: [
+            Notebook(flags.folder / f"{problem}-{each}-{seed}-{flags.seconds:g}.jsonl", 0.0)
+            for seed in range(flags.seeds)
+        ]
+        for each in searchers
+    }
+    reports = {name: [each.read() for each in of_seeds] for name, of_seeds in notebooks.items()}
+
+    def best_at(moment: float) -> dict[str, list[Report | None]]:
+        """Return the report of each searcher's best model at a moment, by seed."""
+        return {name: [incumbent(each, moment) for each in of_seeds] for name, of_seeds in reports.items()}
 
     errors = [
-        {each: [error(each, seed, moment) for seed in range(flags.seeds)] for each in searchers} for moment in moments
+        {name: [None if best is None else best.test for best in of_seeds] for name, of_seeds in best_at(moment).items()}
+        for moment in moments
     ]
     best = regret.references(errors)
-    found: dict[str, Any] = {"reference_test_errors": best}
+    found: dict[str, Any] = {
+        "reference_test_errors": best,
+        "trainings": {name: [trainings(each) for each in of_seeds] for name, of_seeds in notebooks.items()},
+        "first_score_s": {
+            name: [each and round(each[0].elapsed_s, 2) for each in of_seeds] for name, of_seeds in reports.items()
+        },
+        "validation_scores": {
+            name: [each and each.validation for each in of_seeds] for name, of_seeds in best_at(flags.seconds).items()
+        },
+    }
     for moment, at in zip(moments, errors, strict=True):
         regrets = regret.median_regrets(at, best)
         found[f"{moment:g} s"] = {

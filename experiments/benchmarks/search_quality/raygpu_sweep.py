@@ -42,7 +42,7 @@ def search(order: Search) -> None:
     space = dict(problem.table)
     if not problem.fused:
         space |= {"data_seed": order.seed}
-    folder = order.notebook.path.with_suffix(".runs")
+    folder = order.notebook.runs
     algorithm, stopping = {
         "raygpu": ("random", {"algorithm": "halving", "grace_epochs": GRACE_EPOCHS, "reduction": 3}),
         "raygpu_tpe": ("tpe", {"algorithm": "median", "grace_epochs": GRACE_EPOCHS}),

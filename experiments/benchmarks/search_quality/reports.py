@@ -34,11 +34,24 @@ class Notebook:
         with self.path.open("a") as file:
             file.write(line)
 
+    @property
+    def runs(self) -> Path:
+        """Folder for the runs of a searcher that keeps them."""
+        return self.path.with_suffix(".runs")
+
     def read(self) -> list[Report]:
         """Return all reports; none of a searcher that never got to one."""
         if not self.path.is_file():
             return []
         return [Report(*json.loads(line)) for line in self.path.read_text().splitlines() if line.endswith("]")]
+
+
+def trainings(notebook: Notebook) -> int:
+    """Return the number of trainings that a searcher began: raygpu's, which notes its best one alone, by its table."""
+    tables = list(notebook.runs.glob("*/trials.csv"))
+    if tables:
+        return len(tables[0].read_text().splitlines()) - 1
+    return len({report.training for report in notebook.read()})
 
 
 def incumbent(reports: Iterable[Report], at_s: float) -> Report | None:
