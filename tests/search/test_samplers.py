@@ -140,7 +140,9 @@ def test_a_trial_that_failed_and_is_trained_again_counts(algorithm: str) -> None
     first = list(iter(search.next, None))
     for trial in first:
         search.tell(trial.trial_id, None if trial.trial_id == "t0003" else objective(trial))
-    assert search.next() is not None, "it does not block"
+    after = search.next()
+    assert after is not None, "it does not block"
+    search.tell(after.trial_id, objective(after))
     search = cloudpickle.loads(cloudpickle.dumps(search))
     for score in (None, 0.25, 0.5):  # it fails once more, then counts, once
         search.tell("t0003", score)
