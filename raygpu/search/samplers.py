@@ -162,7 +162,7 @@ class OptunaSampler:
         self.generations: Generations | None = generations
         self.num_trials = generations.num_sets
         self.seed = seed
-        self._failed, self._scored = optuna.trial.TrialState.FAIL, optuna.trial.create_trial
+        self._failed = optuna.trial.TrialState.FAIL
         chosen = optuna_sampler(algorithm, space, seed=seed, generation=generations.first, several=len(maximize) > 1)
         self._study = optuna.create_study(
             directions=["maximize" if more else "minimize" for more in maximize], sampler=chosen
@@ -213,8 +213,10 @@ class OptunaSampler:
             self._scores[trial_id] = score
             self._further[trial_id] = further
         elif trial_id in self._without_score and (values := self._values(score, further)) is not None:
+            from optuna.trial import create_trial
+
             failed = self._without_score.pop(trial_id)
-            self._study.add_trial(self._scored(params=failed.params, distributions=failed.distributions, values=values))
+            self._study.add_trial(create_trial(params=failed.params, distributions=failed.distributions, values=values))
 
     def end_generations(self) -> None:
         """Draw each trial by all results so far from now on."""

@@ -84,14 +84,16 @@ def test_a_search_that_an_earlier_version_began_goes_on() -> None:
     search = OptunaSampler(parse({"x": {"uniform": [0, 1]}}, "tpe"), Generations.equal(12, 5), 0, [True])
     first = [search.next() for _ in range(5)]
     state = vars(search).copy()
-    del state["num_trials"]
+    del state["num_trials"], state["_without_score"]
     earlier = object.__new__(OptunaSampler)
     earlier.__setstate__(state)
     again = cloudpickle.loads(cloudpickle.dumps(earlier))
     for trial in first:
         assert trial is not None
-        again.tell(trial.trial_id, 1.0)
+        again.tell(trial.trial_id, None if trial.trial_id == "t0000" else 1.0)
     assert len(list(iter(again.next, None))) == 5
+    again.tell("t0000", 0.5)
+    assert [each.values for each in again._study.trials if each.values == [0.5]] == [[0.5]]
     assert again.num_trials == 12
 
 
