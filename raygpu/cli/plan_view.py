@@ -279,8 +279,7 @@ def architecture_lines(found: Architectures | None, *, drawn: bool) -> list[str]
     """
     if found is None or (max(found.num_signatures, found.possible or 0) <= FEW_SIGNATURES and not found.endless):
         return []
-    trials = f"{found.num_trials} trials" if drawn else f"{found.num_trials} trials drawn at random"
-    have = "have" if drawn else "have about"
+    have = "have" if drawn else "drawn at random have about"
     by = ", ".join(found.names)
     possible = f"; [space] makes {found.possible:,}" if found.possible is not None else ""
     width = f"{found.mean_width:.1f}".removesuffix(".0")
@@ -289,6 +288,6 @@ def architecture_lines(found: Architectures | None, *, drawn: bool) -> list[str]
         verb = "has" if len(found.endless) == 1 else "have"
         endless = f"; {', '.join(found.endless)} {verb} no end of values, which a short choice would mend"
     return [
-        f"plan: {trials} {have} {found.num_signatures} signatures, by {by}{possible}: only equal ones share an array,"
-        f" so {width} trials on average where one signature would allow {found.num_trials}{endless}"
+        f"plan: {found.num_trials} trials {have} {found.num_signatures} signatures, by {by}{possible}: only equal ones"
+        f" share an array, so {width} trials on average where one signature would allow {found.num_trials}{endless}"
     ]
