@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from raygpu.records.cache_folder import cache_folder
 
@@ -157,9 +158,7 @@ class ArrayStore:
             raise PermissionError(f"{self.folder} is not this user's alone")
         lock = self.folder / f"{name}{LOCK}"
         with lock.open("w") as lock_file:
-            try:
-                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not _lock(lock, lock_file):
                 yield None
                 return
             try:
@@ -198,6 +197,15 @@ class ArrayStore:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         Path(part).replace(self.folder / name)
+
+
+def _lock(path: Path, file: IO[str]) -> bool:
+    """Lock an open file; return whether it is locked and still has its name, which its last owner deletes."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False
 
 
 def _is_own(path: Path) -> bool:

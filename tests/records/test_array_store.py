@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -108,6 +110,20 @@ def test_one_process_at_a_time_makes_a_program(store: ArrayStore) -> None:
     program = store.program("a-4")
     assert program is not None
     assert program.path.read_bytes() == b"first"
+
+
+def test_a_program_that_was_made_meanwhile_is_not_made_again(
+    store: ArrayStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+
+    def lock_once_its_owner_ends(file: IO[str], operation: int) -> None:
+        (store.folder / "a-4.lock").unlink()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_once_its_owner_ends)
+    with store.making("a-4") as part:
+        assert part is None
 
 
 def test_a_program_that_fails_half_way_is_not_kept(store: ArrayStore) -> None:

@@ -47,9 +47,7 @@ class Lockstep:
         told_all = self._ranks.gather([(what, self.arrived)])
         where = ", ".join(f"rank {rank} at {place}" for rank, (place, _) in enumerate(told_all))
         if len({place for place, _ in told_all}) == 1:
-            arrivals, other = (set(told_all[rank][1]) for rank in (0, -1))
-            name = self.names[min(arrivals ^ other, default=0)]
-            where = f"at {what}, with gradients of other parameters, such as {name}"
+            where = f"at {what}, {difference([arrived for _, arrived in told_all], self.names)}"
         raise RuntimeError(
             f"the ranks' samples take other ways through the model ({where}); a sharded one needs the same: {WITHOUT}"
         )
@@ -67,6 +65,15 @@ class Lockstep:
                 "training_step() computes a gradient of the model by itself (torch.autograd.grad or backward()), which"
                 f" is not possible with a sharded model: {WITHOUT}"
             )
+
+
+def difference(arrived: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """Return how the ranks' gradients differ. arrived: indices of each rank's parameters, in order. names: of all."""
+    gradients = [set(indices) for indices in arrived]
+    of_some = set.union(*gradients) - set.intersection(*gradients)
+    if not of_some:
+        return "with gradients in another order"
+    return f"with gradients of other parameters, such as {names[min(of_some)]}"
 
 
 class CheckedAllGather(DefaultAllGather):
