@@ -88,7 +88,7 @@ class Interruption(tune.Callback):
         """Begin to wait once the sweep is to stop; let Tune end once no trial is waited for, or time is up."""
         if not self.live.stopping:
             return
-        running = any(trial.status == "RUNNING" for trial in trials)  # Tune starts those that it has staged already
+        running = any(trial.status == "RUNNING" and self._is_awaited(trial) for trial in trials)
         if self._deadline is None:
             self._deadline = time.monotonic() + PATIENCE_S
             if self.live.interrupts.count:
@@ -99,3 +99,11 @@ class Interruption(tune.Callback):
                 self.live.warn(f"{why}stopping after a checkpoint of each running trial{again}")
         if not running or time.monotonic() >= self._deadline:
             self.live.is_over = True
+
+    def _is_awaited(self, trial: Any) -> bool:
+        """Return whether the sweep waits for a running trial's checkpoint; Tune starts those that it has staged, too.
+
+        One without a result has nothing to save yet, and a time budget is not exceeded for it.
+        """
+        records = self.live.records
+        return not records.out_of_time or not records.any_scored() or trial.has_reported_at_least_once

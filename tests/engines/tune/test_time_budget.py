@@ -11,6 +11,7 @@ import pytest
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
+from raygpu.engines.tune.interruption import Interruption
 from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
@@ -74,3 +75,18 @@ def test_only_the_budget_of_a_sweep_that_does_not_stop_already_ends_it(
     live: Any = SimpleNamespace(records=records, stopping=stopping)
     TimeLimits(live).on_step_begin(0, [])
     assert records.out_of_time == is_over
+
+
+@pytest.mark.parametrize(("out_of_time", "any_scored", "reported", "is_awaited"), [
+    (True, True, False, False), (True, True, True, True), (True, False, False, True), (False, True, False, True),
+])  # fmt: skip
+def test_a_trial_without_a_result_is_not_awaited_once_the_time_is_up(
+    out_of_time: bool, any_scored: bool, reported: bool, is_awaited: bool
+) -> None:
+    records = SimpleNamespace(out_of_time=out_of_time, any_scored=lambda: any_scored)
+    live: Any = SimpleNamespace(
+        records=records, stopping=True, interrupts=SimpleNamespace(count=0), warn=lambda line: None, is_over=False
+    )
+    trial = SimpleNamespace(status="RUNNING", has_reported_at_least_once=reported)
+    Interruption(live).on_step_begin(0, [trial])
+    assert live.is_over is not is_awaited
