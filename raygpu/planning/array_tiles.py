@@ -18,7 +18,7 @@ COMPILED_SPEEDUP = 2.0
 LOAD_S = 0.1
 """Seconds to load a kept step, and to compare it with the eager one."""
 LEAST_S = 1.0
-"""Minimum remaining training time, in seconds, for which a step is compiled at idle priority for later sweeps."""
+"""Minimum remaining training time, in seconds, for which a step is compiled at all, if only for later sweeps."""
 SIZES_PER_OCTAVE = 4
 """Number of compiled widths from one power of two to the next, so that one kept step serves arrays of about a size."""
 IDLE = 1.25
@@ -28,7 +28,7 @@ COMPILE_S = {"cpu": 10.0, "cuda": 40.0}
 FIRST_COMPILE_S = {"cpu": 15.0, "cuda": 0.0}
 """Additional seconds for the first step on a machine: torch tests the C++ compiler, and keeps the answers."""
 
-Compiling = Literal["beside", "spare", "now", "never"]
+Compiling = Literal["beside", "later", "now", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +92,21 @@ def load_repays(eager_s: float) -> bool:
     return eager_s * (1 - 1 / COMPILED_SPEEDUP) > LOAD_S
 
 
-def compiling(device: str, eager_s: float, *, keeps: bool, first: bool) -> Compiling:
+def compiling(device: str, eager_s: float, *, keeps: bool, first: bool, earlier_s: float = 0.0) -> Compiling:
     """Return when to compile a step that is not kept yet, of training that takes `eager_s` seconds without it.
 
-    beside: while the array trains, with a share of the processors. spare: the same in time that no other process
-    wants, for later sweeps. now: before it trains. keeps: whether compiled steps are kept; they are compiled in a
-    process of their own. first: whether nothing was compiled on this machine so far.
+    beside: while the array trains, with a share of the processors. later: once the sweep's training has ended, for
+    later sweeps. now: before it trains. keeps: whether compiled steps are kept; they are compiled in a process of their
+    own. first: whether nothing was compiled on this machine so far. earlier_s: seconds of such training in earlier
+    arrays of this sweep. How many will follow is not known, so a sweep pays for a step once the time that it would have
+    saved so far repays it, as whoever buys skis once their rent has come to their price.
     """
-    pays = repays(device, eager_s, first=first)
+    pays = repays(device, eager_s + earlier_s, first=first)
     if not keeps:
         return "now" if pays else "never"
-    if pays:
-        return "beside"
-    return "spare" if eager_s >= LEAST_S else "never"
+    if eager_s < LEAST_S:
+        return "never"
+    return "beside" if pays else "later"
 
 
 def covered(step_s: Mapping[int, float], count: int) -> dict[int, float] | None:

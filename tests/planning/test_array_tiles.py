@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.planning.array_tiles import arrange, best_width, level, next_rung, repays, widest
+from raygpu.planning.array_tiles import arrange, best_width, compiling, level, next_rung, repays, widest
 from raygpu.planning.scaling_laws import Affine
 
 EAGER = Affine(fixed=0.004, each=0.0001)
@@ -62,6 +62,16 @@ def test_the_ladder() -> None:
     assert next_rung(10, [64, 16]) is None
     assert next_rung(50, [64]) is None
     assert next_rung(1, [64]) == 1
+
+
+@pytest.mark.parametrize(("eager_s", "earlier_s", "keeps", "first", "when"), [
+    (0.9, 0.0, True, False, "never"), (0.9, 100.0, True, False, "never"), (5.0, 0.0, True, False, "later"),
+    (19.0, 0.0, True, False, "later"), (21.0, 0.0, True, False, "beside"), (21.0, 0.0, True, True, "later"),
+    (5.0, 10.0, True, False, "later"), (5.0, 16.0, True, False, "beside"), (21.0, 0.0, False, False, "now"),
+    (19.0, 0.0, False, False, "never"),
+])  # fmt: skip
+def test_when_a_step_is_compiled(eager_s: float, earlier_s: float, keeps: bool, first: bool, when: str) -> None:
+    assert compiling("cpu", eager_s, keeps=keeps, first=first, earlier_s=earlier_s) == when
 
 
 def test_compiling_repays_long_work() -> None:

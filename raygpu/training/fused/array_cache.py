@@ -2,7 +2,7 @@
 
 cache = ArrayCache(store, array, splits, source, environment)
 cache.widths()          # None: measure them
-step = cache.load(24)   # None: cache.request(24), and load it when it is there
+step = cache.load(24)   # None: cache.request(24), and load it when it is there, or cache.postpone(24, eager_s)
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from raygpu.training.data.generators import random_state_kept
 from raygpu.training.folds import Data, Folds
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.audit import same_steps
-from raygpu.training.fused.compile_process import LOWEST, CompileRequest, start
+from raygpu.training.fused.compile_process import CompileRequest, start
 from raygpu.training.fused.compiled_step import LoadedStep
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.program import shapes_of
 from raygpu.training.fused.tile import gathered_tile
+
+_postponed_s: dict[str, float] = {}
+"""Seconds of training, of all arrays of this process so far, whose step is compiled once the process has ended; by the
+step's name."""
 
 
 class ArrayCache:
@@ -46,6 +50,8 @@ class ArrayCache:
         self._key = array_key(array) if store.is_private() else None
         self.pending: set[int] = set()
         """Widths whose steps are being compiled."""
+        self.postponed: set[int] = set()
+        """Widths whose steps are compiled once this process has ended."""
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -92,11 +98,32 @@ class ArrayCache:
         self._store.discard(self._name(width))
         return None
 
-    def request(self, width: int, *, urgent: bool) -> str | None:
-        """Have a step compiled beside the training; return why it cannot be, else None.
+    def request(self, width: int) -> str | None:
+        """Have a step compiled beside the training; return why it cannot be, else None."""
+        fault = self._start(width, urgent=True)
+        if fault is None:
+            self.pending.add(width)
+        return fault
 
-        urgent: whether it takes its share of the processors, and not only the time that no other process wants.
+    def postpone(self, width: int, eager_s: float) -> str | None:
+        """Have a step compiled once this process has ended; return why it cannot be, else None.
+
+        eager_s: seconds of training without it.
         """
+        name, fault = self._name(width), None
+        if name not in _postponed_s:
+            fault = self._start(width, urgent=False)
+        if fault is None:
+            _postponed_s[name] = self.postponed_s(width) + eager_s
+            self.postponed.add(width)
+        return fault
+
+    def postponed_s(self, width: int) -> float:
+        """Return the seconds of training in this process for which this step was not compiled, of earlier arrays."""
+        return _postponed_s.get(self._name(width), 0.0)
+
+    def _start(self, width: int, *, urgent: bool) -> str | None:
+        """Start a process that compiles a step; return why it cannot be, else None."""
         name, array = self._name(width), self._array
         if (fault := self._store.fault(name)) is not None:
             return fault
@@ -110,13 +137,12 @@ class ArrayCache:
             settings=replace(array.settings, folder=Path()),
             width=width,
             path=[path or os.getcwd() for path in sys.path],
-            niceness=0 if urgent else LOWEST,
+            urgent=urgent,
         )
         try:
             self._processes.append(start(request, self._environment))
         except (OSError, TypeError, AttributeError) as error:  # no process, or a source that cannot be pickled
             return one_line(error)[:200]
-        self.pending.add(width)
         return None
 
     def arrived(self) -> list[tuple[int, str | None]]:

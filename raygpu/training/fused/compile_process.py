@@ -1,9 +1,11 @@
-"""A process that compiles the step of an array beside the training, and keeps it for the next sweep.
+"""A process that compiles the step of an array beside the training or after it, and keeps it for the next sweep.
 
-python -m raygpu.training.fused.compile_process < REQUEST       a pickled `CompileRequest`, from `start`
+python -m raygpu.training.fused.compile_process 5 < REQUEST     a pickled `CompileRequest`, from `start`
 
-It leaves the process that started it: it goes on when a sweep ends, takes the processors' spare time, and is the first
-to go when memory ends. A fault is kept in a file, so that the same step is not tried again within a day.
+It leaves the process that started it, goes on when a sweep ends, and is the first to go when memory ends. One that is
+not urgent waits for the end of that process, since even at the lowest priority it would slow down a training that uses
+all processors by a third, and then takes the processors' spare time. A fault is kept in a file, so that the same step
+is not tried again within a day.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class CompileRequest:
     width: int
     path: Sequence[str]
     """Folders in which modules are looked up."""
-    niceness: int
+    urgent: bool
+    """Whether it takes its share of the processors at once; else it waits until the process that asks has ended."""
 
 
 def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -66,6 +69,7 @@ def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess
 
     environment: its variables. Raises OSError.
     """
+    read_end, write_end = os.pipe()
     variables = {
         **environment,
         "PYTHONPATH": os.pathsep.join(request.path),
@@ -75,23 +79,31 @@ def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess
     with tempfile.TemporaryFile() as file:
         pickle.dump(request, file)
         file.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-m", "raygpu.training.fused.compile_process"],
-            stdin=file,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=variables,
-        )
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "raygpu.training.fused.compile_process", str(read_end)],
+                stdin=file,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[read_end],
+                env=variables,
+            )
+        finally:
+            os.close(read_end)
+            if request.urgent:
+                os.close(write_end)  # else it stays open as long as this process lives
 
 
 def main() -> None:
-    """Leave the parent, and compile what standard input asks for."""
+    """Leave the parent, and compile what standard input asks for, once the pipe of the argument is closed."""
     content = sys.stdin.buffer.read()
     if os.fork():
         os._exit(0)
+    with open(int(sys.argv[1]), "rb") as pipe:
+        pipe.read()
     request: CompileRequest = pickle.loads(content)
-    _stand_back(request.niceness)
+    _stand_back(0 if request.urgent else LOWEST)
     with _turn(request.folder):
         compile_and_keep(request)
 

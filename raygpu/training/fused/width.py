@@ -97,17 +97,21 @@ def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: Ar
         if kept_width is not None and kept_width <= most and (line := _load(array, kept, kept_width)) is not None:
             return [line]
         width = width if array.asked_width else max(width, min(padded(width), most))
-    match compiling(array.device.type, eager_s, keeps=kept is not None, first=_nothing_compiled()):
+    earlier_s = kept.postponed_s(width) if kept is not None else 0.0
+    first = _nothing_compiled()
+    match compiling(array.device.type, eager_s, keeps=kept is not None, first=first, earlier_s=earlier_s):
         case "now":
             return [_compile(array, width, f"{eager_s:.0f} s of training of {len(array.trials)} trials are left")]
         case "never":
             return [f"step not compiled: the {eager_s:.1f} s of training that are left do not repay it"]
-        case when:
+        case "beside":
             assert kept is not None
-            if (fault := kept.request(width, urgent=when == "beside")) is not None:
-                return [f"step not compiled: {fault}"]
-            whose = "and for later sweeps" if when == "beside" else "at the lowest priority, for later sweeps"
-            return [f"step of {width} trials at once is being compiled in the background, {whose}"]
+            fault, when = kept.request(width), "is being compiled in the background, and for later sweeps"
+        case "later":
+            assert kept is not None
+            fault = kept.postpone(width, eager_s)
+            when = "is compiled once this training has ended, for later sweeps"
+    return [f"step not compiled: {fault}" if fault is not None else f"step of {width} trials at once {when}"]
 
 
 def take_compiled(array: TorchArray, kept: ArrayCache) -> list[str]:
@@ -213,7 +217,7 @@ def resettle(array: TorchArray, kept: ArrayCache | None = None) -> list[str]:
     count = len(array.trials)
     if not array.compiled_s or not count or (width := next_rung(count, [*array.compiled_s])) is None:
         return []
-    if width in array.not_compiled or (kept is not None and width in kept.pending):
+    if width in array.not_compiled or (kept is not None and width in kept.pending | kept.postponed):
         return []
     wider = min(array.compiled_s)
     # As long as a wider compiled step serves, its idle rows are all that a narrower one saves.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 
 import raygpu
 from raygpu.config.source import Source
+from raygpu.planning.array_tiles import compiling
 from raygpu.records.array_store import ArrayStore
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
@@ -69,7 +73,7 @@ def compilations(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(array_cache, "start", start)
     monkeypatch.setattr(width, "load_repays", lambda eager_s: True)
-    monkeypatch.setattr(width, "compiling", lambda *_, **__: "spare")
+    monkeypatch.setattr(width, "compiling", lambda *_, **__: "beside")
     monkeypatch.setattr(width.Affine, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
     return found
 
@@ -83,7 +87,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = array()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(array_cache, "start", lambda request, environment: compile_and_keep(request) or Ended())
-        assert kept(own, folder).request(10, urgent=False) is None
+        assert kept(own, folder).request(10) is None
     kept(own, folder).keep_widths({4: 0.001, 8: 0.0015, COUNT: 0.0016}, {4: 1000, 8: 1100, COUNT: 1150})
     return folder
 
@@ -141,6 +145,27 @@ def test_the_first_array_steps_before_its_step_is_there(tmp_path: Path, compilat
     expected = finished(array())
     for name, tensor in finished(own).items():
         assert (tensor - expected[name]).norm() <= 1e-4 * expected[name].norm()
+
+
+def test_a_sweep_of_short_arrays_compiles_once_they_add_up(
+    tmp_path: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, bool]] = []
+    monkeypatch.setattr(array_cache, "start", lambda request, _: asked.append((request.width, request.urgent)))
+    monkeypatch.setattr(array_cache, "_postponed_s", {})
+    monkeypatch.setattr(width, "compiling", compiling)
+    monkeypatch.setattr(width, "_nothing_compiled", lambda: False)
+    step_s = 15.0 / (4 * array().steps_per_epoch)  # 15 s of training without a compiled step
+    monkeypatch.setattr(width, "_known_widths", lambda *_: ({COUNT: step_s}, 10, "measured"))
+    lines = []
+    for _ in range(2):
+        own = array()
+        lines += settle(own, kept=kept(own, tmp_path / "arrays"))[1:]
+    assert asked == [(10, False), (10, True)]
+    assert lines == [
+        "step of 10 trials at once is compiled once this training has ended, for later sweeps",
+        "step of 10 trials at once is being compiled in the background, and for later sweeps",
+    ]
 
 
 def test_a_damaged_step_is_compiled_anew(folder: Path, compilations: list[int]) -> None:
@@ -233,11 +258,44 @@ def test_a_disturbed_measurement_is_not_kept(tmp_path: Path, monkeypatch: pytest
     assert left.widths() is not None
 
 
+ASKS = """
+import pickle, sys
+from raygpu.training.fused.compile_process import start
+start(pickle.load(open(sys.argv[1], "rb")), {})
+print("asked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_step_for_later_sweeps_is_compiled_once_the_asking_process_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[CompileRequest] = []
+    monkeypatch.setattr(array_cache, "start", lambda request, _: requests.append(request))
+    monkeypatch.setattr(array_cache, "_postponed_s", {})
+    own = array()
+    left = kept(own, tmp_path / "arrays")
+    assert left.postpone(10, 5.0) is None
+    (tmp_path / "request").write_bytes(pickle.dumps(replace(requests[0], source=replace(SOURCE, name="absent:Absent"))))
+    fault = left._store.folder / f"{requests[0].name}.fault"
+    command = [sys.executable, "-c", ASKS, str(tmp_path / "request")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdout is not None
+        assert asking.stdout.readline() == "asked\n"
+        time.sleep(3.0)  # in which it would find that there is no such module
+        assert not fault.exists()
+        asking.kill()
+    deadline = time.monotonic() + 60
+    while not fault.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "absent" in fault.read_text()
+
+
 @pytest.mark.slow
 def test_a_process_compiles_and_outlives_nobody_waiting(tmp_path: Path) -> None:
     own = array()
     left = kept(own, tmp_path / "arrays")
-    assert left.request(10, urgent=True) is None
+    assert left.request(10) is None
     (process,) = left._processes
     assert isinstance(process, subprocess.Popen)
     assert process.wait(60) == 0, "at once: the work is done by a process that it leaves behind"

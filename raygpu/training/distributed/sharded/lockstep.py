@@ -70,7 +70,7 @@ class Lockstep:
 def difference(arrived: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """Return how the ranks' gradients differ. arrived: indices of each rank's parameters, in order. names: of all."""
     gradients = [set(indices) for indices in arrived]
-    of_some = set.union(*gradients) - set.intersection(*gradients)
+    of_some = gradients[0].union(*gradients) - gradients[0].intersection(*gradients)
     if not of_some:
         return "with gradients in another order"
     return f"with gradients of other parameters, such as {names[min(of_some)]}"
