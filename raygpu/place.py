@@ -34,11 +34,11 @@ from raygpu.engines.cluster.service.handover import served
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Splits, reads_later
-from raygpu.planning.model_placements import ComparedPlacements, MeasuredPlacement, compare
+from raygpu.planning.model_placements import ComparedPlacements, MeasuredPlacement, Placements, compare
 from raygpu.planning.pipelines import Unit, balanced, fewest_stages
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
-from raygpu.training.model_placement import Placements, placements
+from raygpu.training.model_placement import placements
 from raygpu.training.torch.experiment import own_methods
 from raygpu.workflow.data_parts import cut_lines, part_of
 from raygpu.workflow.ray_startup import measuring_ray, require_no_ray

@@ -40,11 +40,6 @@ class GpuWindow:
     sm_occupancy_pct: float | None
     dram_bandwidth_pct: float | None
 
-    def metrics(self) -> dict[str, float]:
-        """Return the supported readings by the names of the fields, `seconds` and `num_samples` included."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in values.items() if value is not None}
-
 
 class Telemetry:
     """Context manager that samples one GPU from its entry to its exit.

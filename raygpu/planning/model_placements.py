@@ -1,6 +1,6 @@
 """Placements of a model's parts on several devices: their names, checked, and what measurements say about them. Pure.
 
-parts = resolve({"user_tower": 0, "item_tower": 1}, known=names, num_devices=2)
+require_possible({"towers": {"user_tower": 0, "item_tower": 1}}, known=names, num_devices=2)
 comparison = compare([one, towers, alternating])      # the fastest, and its speed-up over one device
 """
 
@@ -14,6 +14,9 @@ from statistics import fmean
 from raygpu.config.sections import ONE
 from raygpu.errors import BadInput
 from raygpu.planning.confidence import Interval, ratio
+
+Placements = Mapping[str, Mapping[str, int]]
+"""Device of each part, by placement."""
 
 SMALLEST_LOSS = 1e-12
 """Loss below which a difference is no longer relative."""
@@ -117,23 +120,20 @@ class ComparedPlacements:
     """Largest relative difference of a turn's loss from that on one device, likewise."""
 
 
-def resolve(parts: Mapping[str, int], known: Collection[str], num_devices: int, name: str) -> dict[str, int]:
-    """Return a placement's parts, checked.
-
-    known: names of the model's parts that can be placed. name: the placement's, for the message. Raises BadInput with a
-    line for each fault.
-    """
+def require_possible(placements: Placements, known: Collection[str], num_devices: int) -> None:
+    """Raise BadInput with a line for each part or device that is not there. known: parts that can be placed."""
     faults = []
-    for part, device in parts.items():
-        if part not in known:
-            near = difflib.get_close_matches(part, known, n=1)
-            there = f"did you mean {near[0]!r}? " if near else ""
-            faults.append(f"placements.{name}: the model has no part {part!r}; {there}it has: {_few(known)}")
-        elif not 0 <= device < num_devices:
-            faults.append(f"placements.{name}.{part}: read device {device}; there are devices 0 to {num_devices - 1}")
+    for name, parts in placements.items():
+        for part, device in parts.items():
+            if part not in known:
+                near = difflib.get_close_matches(part, known, n=1)
+                there = f"did you mean {near[0]!r}? " if near else ""
+                faults.append(f"placements.{name}: the model has no part {part!r}; {there}it has: {_few(known)}")
+            elif not 0 <= device < num_devices:
+                devices = f"devices 0 to {num_devices - 1}"
+                faults.append(f"placements.{name}.{part}: read device {device}; there are {devices}")
     if faults:
         raise BadInput(faults)
-    return dict(parts)
 
 
 def _few(names: Collection[str], most: int = 20) -> str:

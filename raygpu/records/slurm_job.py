@@ -140,12 +140,6 @@ def register(folder: Path) -> None:
     write_whole(entry, str(folder))
 
 
-def forget(folder: Path) -> None:
-    """Remove a folder from the list."""
-    with suppress(OSError):
-        _entry(folder).unlink()
-
-
 def submitted() -> Iterator[SlurmJob]:
     """Yield the submitted jobs whose folders are still there, the newest first."""
     jobs = []

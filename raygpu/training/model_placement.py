@@ -10,7 +10,7 @@ from raygpu.config.sections import ALTERNATING, ONE
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Splits
-from raygpu.planning.model_placements import alternating, resolve
+from raygpu.planning.model_placements import Placements, alternating, require_possible
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from raygpu.training.keras.placement import KerasPlaced
     from raygpu.training.torch.placement import TorchPlaced
 
-Placements = dict[str, dict[str, int]]
-"""Device of each part, by placement."""
-
 
 def placements(
-    source: Source, code: Experiment, splits: Splits, trial: Trial, asked: Mapping[str, Mapping[str, int]], devices: int
+    source: Source, code: Experiment, splits: Splits, trial: Trial, asked: Placements, devices: int
 ) -> Placements:
     """Return the placements to compare: one device, those that are asked for, and alternating; by a look at the model.
 
@@ -34,8 +31,8 @@ def placements(
 
         with contextlib.chdir(source.folder):
             module_calls = calls(code, splits, trial)
-        chosen = _resolved(asked, module_calls.order, devices)
-        for name, parts in chosen.items():
+        require_possible(asked, module_calls.order, devices)
+        for name, parts in asked.items():
             require_together(name, parts, module_calls)
         worst = without_shared(alternating(module_calls.units, devices), module_calls)
     else:
@@ -43,26 +40,13 @@ def placements(
 
         with contextlib.chdir(source.folder):
             names, units = part_names(code, splits, trial)
-        chosen = _resolved(asked, names, devices)
+        require_possible(asked, names, devices)
         worst = alternating(units, devices)
     if len(set(worst.values())) < 2:
         raise BadInput(
             f"experiment: {source.name}: its model has a single part, on one device: give it submodules to place"
         )
-    return {ONE: {}, **chosen, ALTERNATING: worst}
-
-
-def _resolved(asked: Mapping[str, Mapping[str, int]], known: list[str], devices: int) -> Placements:
-    faults: list[str] = []
-    chosen: Placements = {}
-    for name, parts in asked.items():
-        try:
-            chosen[name] = resolve(parts, known, devices, name)
-        except BadInput as error:
-            faults += error.faults
-    if faults:
-        raise BadInput(faults)
-    return chosen
+    return {ONE: {}, **asked, ALTERNATING: worst}
 
 
 def start_placed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raygpu.errors import BadInput
-from raygpu.planning.model_placements import MeasuredPlacement, PlacementTurn, alternating, compare, resolve
+from raygpu.planning.model_placements import MeasuredPlacement, PlacementTurn, alternating, compare, require_possible
 
 KNOWN = ["user_tower", "user_tower.dense", "item_tower", "join"]
 
@@ -15,20 +15,20 @@ def placement(name: str, *seconds: float, loss: float = 1.0) -> MeasuredPlacemen
 
 
 def test_names_and_devices_are_checked_and_each_fault_is_told() -> None:
-    assert resolve({"join": 1}, KNOWN, 2, "mine") == {"join": 1}
+    require_possible({"mine": {"join": 1}}, KNOWN, 2)
     with pytest.raises(BadInput) as fault:
-        resolve({"usertower": 0, "join": 2, "middle": 1}, KNOWN, 2, "mine")
+        require_possible({"mine": {"usertower": 0, "join": 2}, "other": {"middle": 1}}, KNOWN, 2)
     assert list(fault.value.faults) == [
         "placements.mine: the model has no part 'usertower'; did you mean 'user_tower'? it has: "
         "user_tower, user_tower.dense, item_tower, join",
         "placements.mine.join: read device 2; there are devices 0 to 1",
-        "placements.mine: the model has no part 'middle'; it has: user_tower, user_tower.dense, item_tower, join",
+        "placements.other: the model has no part 'middle'; it has: user_tower, user_tower.dense, item_tower, join",
     ]
 
 
 def test_of_many_parts_some_are_named() -> None:
     with pytest.raises(BadInput, match=r"part0, .*, part19 and 80 more"):
-        resolve({"x": 0}, [f"part{i}" for i in range(100)], 2, "mine")
+        require_possible({"mine": {"x": 0}}, [f"part{i}" for i in range(100)], 2)
 
 
 def test_alternating_goes_round_the_devices() -> None:

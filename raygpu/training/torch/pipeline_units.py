@@ -39,20 +39,14 @@ class _Place:
     """Bytes of each memory block that autograd saves."""
 
 
-def units(model: nn.Module, inputs: Tensors) -> list[str]:
-    """Return the submodules with which a stage can begin, in the order of execution: those that are called once.
-
-    Of several that begin together, one inside the other, the outermost. The first one begins with the model: no stage
-    but stage 0 can begin with it. inputs: a few samples, on the model's device. The model is called once.
-    """
-    return [place.names[0] for place in _places(model, inputs)]
-
-
 def costs(model: nn.Module, inputs: Tensors, *, num_buffers: int = 0, repeats: int = 3) -> list[Unit]:
-    """Measure each unit of a model on its device, in the order of execution.
+    """Measure each unit of a model on its device, in the order of execution: a submodule with which a stage can begin,
+    since it is called once.
 
-    num_buffers: of the optimizer, for each parameter. repeats: measured passes, after one that warms up. The gradients
-    are dropped, and buffers such as those of BatchNorm change.
+    Of several that begin together, one inside the other, the outermost is the unit. The first one begins with the
+    model: no stage but stage 0 can begin with it. inputs: a few samples, on the model's device. num_buffers: of the
+    optimizer, for each parameter. repeats: measured passes, after one that warms up. The gradients are dropped, and
+    buffers such as those of BatchNorm change.
     """
     places = _places(model, inputs)
     pass_ = _Pass(model, places, next(iter(tree_leaves(inputs))).device)
