@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.kept_steps [--rounds 5] [--epochs 20] [--networks mlp,cnn]
 
 not kept  an array as it trains without a store: its widths are measured, and its step is compiled only if that repays
-first     an array with an empty store: another process compiles its step while it trains
+first     an array with an empty store: another process compiles its step, while it trains or once it has ended
 second    an array with the store that the first one left
 again     the first step by torch.compile alone, whose own cache on disk has this program already
 
@@ -144,17 +144,18 @@ def medians(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, floa
 
 
 def ratios(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, float]:
-    """Return medians of the rounds' own ratios, in seconds of the processor."""
+    """Return medians of the rounds' own ratios, in seconds of the processor or, where told, of the clock."""
 
-    def of(above: tuple[str, str], below: tuple[str, str]) -> float:
-        def cpu_s(found: Mapping[str, Any], which: tuple[str, str]) -> float:
-            return float(found[which[0]][which[1]]["cpu_s"])
+    def of(above: tuple[str, str], below: tuple[str, str], unit: str = "cpu_s") -> float:
+        def seconds(found: Mapping[str, Any], which: tuple[str, str]) -> float:
+            return float(found[which[0]][which[1]][unit])
 
-        return round(median(cpu_s(each, above) / cpu_s(each, below) for each in rounds), 3)
+        return round(median(seconds(each, above) / seconds(each, below) for each in rounds), 3)
 
     return {
         "whole training: not kept / second": of(("not kept", "end"), ("second", "end")),
         "whole training: first / not kept": of(("first", "end"), ("not kept", "end")),
+        "whole training: first / not kept, clock": of(("first", "end"), ("not kept", "end"), "wall_s"),
         "until it steps: torch.compile with its cache / second": of(("again", "ready"), ("second", "ready")),
     }
 

@@ -4,7 +4,7 @@ python -m raygpu.training.fused.compile_process 5 < REQUEST     a pickled `Compi
 
 It leaves the process that started it, goes on when a sweep ends, and is the first to go when memory ends. One that is
 not urgent waits for the end of that process, since even at the lowest priority it would slow down a training that uses
-all processors by a third, and then takes the processors' spare time. A fault is kept in a file, so that the same step
+all processors, and then takes the processors' spare time. A fault is kept in a file, so that the same step
 is not tried again within a day.
 """
 
