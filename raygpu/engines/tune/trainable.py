@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from raygpu.engines.tune.array_checkpoint import GONE, PROGRESS, DamagedCheckpoi
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.arrays import arrays_of
+from raygpu.engines.tune.checkpoint_folders import CheckpointFolders
 from raygpu.engines.tune.member_report import Failure, MemberReport
 from raygpu.engines.tune.member_results import MemberResults
 from raygpu.engines.tune.memory_limit import Cap
@@ -85,6 +87,7 @@ class ArrayTrainable(tune.Trainable):
 
     def _take_array(self, config: ArrayConfig) -> None:
         self.array_config = config
+        self.checkpoints = CheckpointFolders(self.shared.trial_files, self._storage)
         self.trials = list(config.trials) or [self.shared.trials[name] for name in config.trial_ids]
         self.arrays: ArraySequence | None = None
         self._failure: Failure | None = None
@@ -112,7 +115,7 @@ class ArrayTrainable(tune.Trainable):
         lost_actor: str | None = None
         try:
             if self._failure is None:
-                disk.wait(self._disks())
+                disk.wait(self.checkpoints.disks())
                 self.arrays = self.arrays or self._begin()
             if self.arrays is not None and not self._has_reported:
                 reports, self._has_reported = self.kept.first_reports(self.arrays.epochs()), True
@@ -123,7 +126,7 @@ class ArrayTrainable(tune.Trainable):
         except (RuleLost, PopulationLost) as fault:
             lost_actor = str(fault)  # no fault of the members': the sweep is paused
         except BaseException as error:
-            if isinstance(error, StorageError) or disk.is_full(error, self._disks()):
+            if isinstance(error, StorageError) or disk.is_full(error, self.checkpoints.disks()):
                 raise  # no fault of theirs either: they are tried again, as after a lost worker
             self._fail(error)
         arrays, failure = self.arrays, self._failure
@@ -319,19 +322,14 @@ class ArrayTrainable(tune.Trainable):
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Save a checkpoint as Tune asks for it, once the disks have space for it."""
         began = time.monotonic()
-        disk.wait(self._disks())
+        disk.wait(self.checkpoints.disks())
         folder = checkpoint_dir or tempfile.mkdtemp(prefix="checkpoint-", dir=scratch.home())
         try:
-            return disk.patiently(self._disks(), lambda: super(ArrayTrainable, self).save(folder))
+            return self.checkpoints.save(partial(super().save, folder))
         finally:
             self._saving_s += time.monotonic() - began
             if checkpoint_dir is None:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _disks(self) -> list[Path]:
-        """Return the folders that checkpoints are written to on this machine."""
-        shared = self.shared.trial_files.path
-        return [Path(tempfile.gettempdir()), *([shared.parent] if shared is not None else [])]
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Save the array, the kept parameters of its members, and the members' progress.
@@ -357,6 +355,7 @@ class ArrayTrainable(tune.Trainable):
 
     def restore(self, checkpoint_path: Any) -> None:
         """Go on from a checkpoint as Tune asks for it; begin anew, with a warning, where it is gone or damaged."""
+        self.checkpoints.restores(checkpoint_path.checkpoint)
         try:
             super().restore(checkpoint_path)
         except Exception as error:

@@ -6,7 +6,7 @@ import inspect
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ STATE_FILES = EXPERIMENT, GENERATOR, SEARCHER, CALLBACKS = (
 """Files of the state of a start of the sweep, by Tune's names with the time of the start."""
 COPIES = ".copies"
 """Folder, in the run's of Tune, for the files of a snapshot before they replace those of the one before."""
+CHECKPOINT = "checkpoint_"
+"""Beginning of the name of a checkpoint's folder in its Tune trial's; a number follows."""
 MANY_WORKERS = 1_000_000
 """More workers than a sweep has."""
 
@@ -222,6 +224,22 @@ def ended_by(is_over: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         controller.is_finished = is_finished
+
+
+def trial_folder(context: Any) -> str:
+    """Return the path of a Tune trial's folder from its storage context; in object storage, it has no scheme."""
+    return str(context.trial_fs_path)
+
+
+def next_checkpoint(context: Any) -> str:
+    """Return the name of the folder that the next checkpoint of a Tune trial gets, by its worker's storage context."""
+    return str(context._make_checkpoint_dir_name(context.current_checkpoint_index + 1))
+
+
+def number_checkpoints_after(context: Any, names: Iterable[str]) -> None:
+    """Let a Tune trial's worker give its next checkpoint a higher number than these names of checkpoint folders."""
+    numbers = [int(name.removeprefix(CHECKPOINT)) for name in names]
+    context.current_checkpoint_index = max(context.current_checkpoint_index, *numbers, -1)
 
 
 def kill_worker(trial: Any) -> None:

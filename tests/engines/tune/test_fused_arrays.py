@@ -17,6 +17,7 @@ from raygpu.planning.gpu_shares import Share
 from raygpu.records.run_directory import MEMBERS
 from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trials import EpochResult, Trial
+from raygpu.storage import Storage
 
 TRIALS = [Trial("t0000", 0, {}), Trial("t0001", 1, {})]
 
@@ -131,7 +132,7 @@ class Attempts(Made):
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> ArrayTrainable:
+def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ArrayTrainable:
     monkeypatch.setattr("raygpu.training.fused.width.settle", lambda *_: [])
     monkeypatch.setattr("raygpu.training.fused.width.resettle", lambda *_: [])
     monkeypatch.setattr(trainable, "REPORT_S", 0.0)  # each step trains an epoch
@@ -147,10 +148,11 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ArrayTrainable:
         rule=None,
         decision_epochs=None,
         checkpoint_s=0.0,
-        trial_files=SimpleNamespace(path=None),
+        trial_files=Storage(str(tmp_path)),
         activity=lambda *_: None,
     )
     made.shared, made._device_is_broken, made._saving_s = shared, False, 0.0
+    made._storage = SimpleNamespace(trial_fs_path=str(tmp_path / "tune" / "array"))  # type: ignore[assignment]
     made.cap = SimpleNamespace(lift=lambda: None)  # type: ignore[assignment]
     monkeypatch.setattr(trainable.activity, "note", lambda _: None)
     shared.trials = {trial.trial_id: trial for trial in TRIALS}
