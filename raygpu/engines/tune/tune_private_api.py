@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,20 @@ from ray.tune.utils.serialization import TuneFunctionDecoder
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
-STATE_FILES = EXPERIMENT, GENERATOR, SEARCHER, CALLBACKS = (
-    "experiment_state-{}.json",
-    "search_gen_state-{}.json",
+STATE_FILES = SEARCHER, GENERATOR, CALLBACKS, EXPERIMENT = (
     "searcher-state-{}.pkl",
+    "search_gen_state-{}.json",
     "callback-states-{}.pkl",
+    "experiment_state-{}.json",
 )
-"""Files of the state of a start of the sweep, by Tune's names with the time of the start."""
+"""Files of the state of a start of the sweep, by Tune's names with the time of the start, in the order in which they
+replace those of the snapshot before.
+
+A command that is killed in between leaves files of two moments. Tune may have an older one than the search and the
+records: it runs a trial again that has ended, and the search requests again what Tune does not have. The other way
+round, Tune would have a trial that the search does not know and draws again, or the records one that never ends. The
+records may not be newer than the search either: a trial that it draws again may get other values.
+"""
 COPIES = ".copies"
 """Folder, in the run's of Tune, for the files of a snapshot before they replace those of the one before."""
 CHECKPOINT = "checkpoint_"
@@ -131,7 +139,8 @@ def snapshots_for_ends(every_s: float, part: float) -> Iterator[None]:
 
 @contextmanager
 def whole_snapshots() -> Iterator[None]:
-    """Let Tune, meanwhile, replace a snapshot of the sweep's state at once, and restore the one of the run's folder.
+    """Let Tune, meanwhile, replace the files of a snapshot of the sweep's state in order, each at once, and restore the
+    one of the run's folder.
 
     Tune copies a snapshot in place, while it may save the next one: a process that is killed leaves a file cut short.
     Object storage replaces a file at once. To restore a sweep, Tune also reads what lies in its folder on this machine.
@@ -161,8 +170,10 @@ def whole_snapshots() -> Iterator[None]:
 
     def _sync_up_command(self: Any, local_path: str, uri: str, exclude: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return the function that copies a folder, and its arguments."""
-        if exclude or not isinstance(self.storage_filesystem, LocalFileSystem):
+        if exclude:
             return command(self, local_path, uri, exclude)
+        if not isinstance(self.storage_filesystem, LocalFileSystem):
+            return _upload_files, {"source": Path(local_path), "target": uri, "system": self.storage_filesystem}
         return _replace_files, {"source": Path(local_path), "target": Path(uri)}
 
     manager.sync_up_experiment_state = sync_up_experiment_state
@@ -180,11 +191,25 @@ def _replace_files(source: Path, target: Path) -> None:
     copies = target / COPIES
     shutil.rmtree(copies, ignore_errors=True)  # of a process that was killed
     shutil.copytree(source, copies, copy_function=shutil.copyfile)
-    for copy in [path for path in copies.rglob("*") if path.is_file()]:
+    for copy in _in_order(copies):
         place = target / copy.relative_to(copies)
         place.parent.mkdir(parents=True, exist_ok=True)
         copy.replace(place)
     shutil.rmtree(copies, ignore_errors=True)
+
+
+def _upload_files(source: Path, target: str, system: Any) -> None:
+    """Copy a folder's files to object storage one after another."""
+    for path in _in_order(source):
+        place = f"{target}/{path.relative_to(source).as_posix()}"
+        storage._pyarrow_fs_copy_files(str(path), place, destination_filesystem=system)
+
+
+def _in_order(folder: Path) -> list[Path]:
+    """Return a folder's files, those of the state last and in their order."""
+    patterns = [name.format("*") for name in STATE_FILES]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(files, key=lambda path: [fnmatch(path.name, pattern) for pattern in reversed(patterns)])
 
 
 class RestoreFailed(BaseException):

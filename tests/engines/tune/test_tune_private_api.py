@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyarrow.fs import LocalFileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 from ray.train._internal import storage
 from ray.tune import registry
 from ray.tune.execution import class_cache, experiment_state
@@ -155,11 +155,12 @@ def test_snapshots_that_take_long_are_rarer(monkeypatch: pytest.MonkeyPatch) -> 
 class Synced(experiment_state._ExperimentCheckpointManager):
     """Saves a number as the state, and copies it to another folder in a process of Tune's own."""
 
-    def __init__(self, staging: Path, target: Path) -> None:
-        self.syncer = storage._FilesystemSyncer(LocalFileSystem(), sync_period=0)
+    def __init__(self, staging: Path, target: Path, system: FileSystem | None = None) -> None:
+        system = system or LocalFileSystem()
+        self.syncer = storage._FilesystemSyncer(system, sync_period=0)
         fields = SimpleNamespace(
             experiment_driver_staging_path=str(staging), experiment_fs_path=str(target), syncer=self.syncer,
-            storage_filesystem=LocalFileSystem(),
+            storage_filesystem=system,
         )  # fmt: skip
         super().__init__(storage=fields, checkpoint_period=0)  # type: ignore[arg-type]
 
@@ -185,9 +186,32 @@ def test_a_snapshot_replaces_the_one_before_in_one_step(tmp_path: Path, monkeypa
                 lambda number=number: [(staging / name).write_text(number) for name in names], force=True, wait=True
             )
             assert {(target / name).read_text() for name in names} == {number}
-    assert {name for name, _ in replaced} == {*names, "result.json"}
+    assert [name for name, _ in replaced] == ["result.json", *names] * 2, "Tune's own file is never the newer one"
     assert all(copies <= {"one"} or copies <= {"two"} for _, copies in replaced), "all are copied first"
     assert sorted(path.name for path in target.iterdir()) == sorted([*names, "t0000"])
+
+
+def test_object_storage_gets_the_files_of_a_snapshot_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, target = tmp_path / "staging", tmp_path / "target"
+    for folder in (staging, target):
+        folder.mkdir()
+    names = [name.format("2026") for name in STATE_FILES]
+    uploaded = list[str]()
+    copy = storage._pyarrow_fs_copy_files
+
+    def noted(source: str, place: str, **options: Any) -> None:
+        uploaded.append(place)
+        copy(source, place, **options)
+
+    monkeypatch.setattr(storage, "_pyarrow_fs_copy_files", noted)
+    with whole_snapshots():
+        Synced(staging, Path("target"), SubTreeFileSystem(str(tmp_path), LocalFileSystem())).sync_up_experiment_state(
+            lambda: [(staging / name).write_text(name) for name in sorted(names)], force=True, wait=True
+        )
+    assert uploaded == [f"target/{name}" for name in names]
+    assert {path.name: path.read_text() for path in target.iterdir()} == {name: name for name in names}
 
 
 def test_the_state_of_the_run_s_folder_is_restored_and_not_what_lies_here(tmp_path: Path) -> None:
