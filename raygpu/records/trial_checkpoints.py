@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, SCORE, RunDirectory
+from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, PROGRESS, SCORE, RunDirectory
+from raygpu.records.whole_folder import WholeFolder
 from raygpu.storage import Storage
 
 
@@ -32,10 +34,34 @@ def keep_checkpoints(
             shutil.rmtree(checkpoint, ignore_errors=True)
     sources = {trial_id: Storage(uri) for trial_id, uri in by_trial.items()}
     for trial_id, source in sources.items():
-        if trial_id in wanted and source.is_dir():
-            shutil.rmtree(folder.checkpoints / trial_id, ignore_errors=True)
-            source.download(folder.checkpoints / trial_id)
+        if trial_id in wanted and _is_whole(source):
+            _copy(source, folder.checkpoints / trial_id)
             if folder.storage is not None:  # an earlier one, which would be taken for the newer
                 (folder.shared / CHECKPOINTS / trial_id).remove()
     for source in sources.values() if complete else ():
-        (source.parent.parent if source.parent.name == MEMBERS else source).remove()
+        _remove(source)
+
+
+def _copy(source: Storage, target: Path) -> None:
+    """Put a trial's checkpoint in the place of its earlier one, in one step."""
+    WholeFolder(Storage(str(target))).replace(lambda part: source.download(Path(part.uri)))
+
+
+def _array(source: Storage) -> Storage | None:
+    """Return the checkpoint of Tune's that a trial's own one lies in; None if it lies elsewhere."""
+    return source.parent.parent if source.parent.name == MEMBERS else None
+
+
+def _is_whole(source: Storage) -> bool:
+    """Return whether a trial's checkpoint is there, and nobody has begun to delete it."""
+    array = _array(source)
+    return source.is_dir() and (array is None or array.has(PROGRESS))
+
+
+def _remove(source: Storage) -> None:
+    """Delete a trial's checkpoint, and all of the checkpoint of Tune's that it lies in: its progress first, in one
+    step, for a command that is stopped in between would leave a part."""
+    array = _array(source)
+    if array is not None and array.has(PROGRESS):
+        array.discard(PROGRESS)
+    (array or source).remove()
