@@ -10,15 +10,12 @@ from pathlib import Path
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.member_report import breaks_device
 from raygpu.errors import one_line
+from raygpu.records.run_directory import PROGRESS
 from raygpu.storage import S3_SAID, StorageError
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone
 
-PROGRESS = "progress.json"
-"""File of a checkpoint with the state of the array's members."""
 POPULATION = "population.json"
 """File of a checkpoint with the members' reports to their population, and their changes."""
-
-
 GONE = "Could not recover from checkpoint as it does not exist"
 """Beginning of Tune's error for a checkpoint that is gone."""
 OTHER_MODEL = "loading state_dict"

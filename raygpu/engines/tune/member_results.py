@@ -10,10 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from raygpu.engines.tune.array_checkpoint import PROGRESS
 from raygpu.engines.tune.member_report import Beginning, MemberReport
 from raygpu.records import scratch
-from raygpu.records.run_directory import MEMBERS, SCORE
+from raygpu.records.run_directory import MEMBERS, PROGRESS, SCORE
 from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, rank
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ModelArray

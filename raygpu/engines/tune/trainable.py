@@ -25,7 +25,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.engines.tune.array_checkpoint import GONE, PROGRESS, DamagedCheckpoint, reading
+from raygpu.engines.tune.array_checkpoint import GONE, DamagedCheckpoint, reading
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.arrays import arrays_of
@@ -38,7 +38,7 @@ from raygpu.engines.tune.rule_actor import RuleLost, stopped_by
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import UnknownMetric, one_line
 from raygpu.records import activity, scratch
-from raygpu.records.run_directory import MEMBERS
+from raygpu.records.run_directory import MEMBERS, PROGRESS
 from raygpu.records.scratch import fetched
 from raygpu.search.repeats import may_be_stopped
 from raygpu.search.trials import EpochResult

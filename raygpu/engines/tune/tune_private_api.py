@@ -14,10 +14,12 @@ from typing import Any
 
 import ray
 from pyarrow.fs import LocalFileSystem
-from ray.train._internal import storage
+from ray.train._internal import checkpoint_manager, storage
 from ray.tune import registry
 from ray.tune.execution import class_cache, experiment_state, tune_controller
 from ray.tune.utils.serialization import TuneFunctionDecoder
+
+from raygpu.devices import disk
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
@@ -98,8 +100,8 @@ def trainables_kept() -> Iterator[None]:
 def snapshots_for_ends(every_s: float, part: float) -> Iterator[None]:
     """Let the first checkpoint of a Tune trial, meanwhile, ask for a snapshot of the sweep's state at most this often.
 
-    Tune takes a snapshot at each checkpoint, since that deletes the one before, to which the last snapshot may refer. A
-    first one deletes none; of trials that last milliseconds, snapshots would be most of the driver's time.
+    Tune takes a snapshot at each checkpoint, since that replaces the one before, to which the last snapshot may refer.
+    A first one replaces none; of trials that last milliseconds, snapshots would be most of the driver's time.
 
     every_s: least seconds between two snapshots, each of which has all trials so far. part: largest part of the
     wall-clock time that they take. Of the time in which the driver does not wait for trials, the part may be larger.
@@ -210,6 +212,52 @@ def _in_order(folder: Path) -> list[Path]:
     patterns = [name.format("*") for name in STATE_FILES]
     files = [path for path in folder.rglob("*") if path.is_file()]
     return sorted(files, key=lambda path: [fnmatch(path.name, pattern) for pattern in reversed(patterns)])
+
+
+@contextmanager
+def deletions_after_snapshots() -> Iterator[None]:
+    """Let Tune, meanwhile, delete an earlier checkpoint of a trial once a snapshot of the sweep's state is in the run's
+    folder that names the later one; on a full disk at once.
+
+    Tune deletes it before it takes that snapshot: the state of a command that is killed in between names a checkpoint
+    that is gone, and the trial begins anew. Inside `whole_snapshots`.
+    """
+    syncer: Any = storage._FilesystemSyncer
+    manager: Any = checkpoint_manager
+    delete, command = manager._delete_fs_path, syncer._sync_up_command
+    waiting: list[tuple[Any, str]] = []
+
+    def delete_later(fs: Any, fs_path: str) -> None:
+        """Let a checkpoint be deleted after the next snapshot."""
+        if isinstance(fs, LocalFileSystem) and disk.full([Path(fs_path)]) is not None:
+            delete(fs, fs_path)
+        else:
+            waiting.append((fs, fs_path))
+
+    def _sync_up_command(self: Any, *folders: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the function that copies a folder, and then deletes what its state no longer names."""
+        copy, arguments = command(self, *folders, **options)
+        unnamed = waiting[:]
+        waiting.clear()
+
+        def copy_and_delete(**arguments: Any) -> None:
+            """Copy the folder; delete nothing if that fails."""
+            try:
+                copy(**arguments)
+            except BaseException:
+                waiting.extend(unnamed)
+                raise
+            for checkpoint in unnamed:
+                with suppress(OSError):  # it may be gone
+                    delete(*checkpoint)
+
+        return copy_and_delete, arguments
+
+    manager._delete_fs_path, syncer._sync_up_command = delete_later, _sync_up_command
+    try:
+        yield
+    finally:
+        manager._delete_fs_path, syncer._sync_up_command = delete, command
 
 
 class RestoreFailed(BaseException):

@@ -21,6 +21,7 @@ from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.engines.tune.tune_private_api import (
     RestoreFailed,
+    deletions_after_snapshots,
     ended_by,
     in_started_workers,
     restored_or_refused,
@@ -154,6 +155,7 @@ def _adapted_tune(live: LiveSweep, *, local: bool) -> Iterator[None]:
         trainables_kept(),
         snapshots_for_ends(SNAPSHOT_S, SNAPSHOT_PART),
         whole_snapshots(),
+        deletions_after_snapshots(),
         restored_or_refused(),
         ended_by(lambda: live.is_over),
     ):

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
-from ray.train._internal import storage
+from ray import tune
+from ray.train._internal import checkpoint_manager, storage
+from ray.train._internal.session import _TrainingResult
 from ray.tune import registry
 from ray.tune.execution import class_cache, experiment_state
 
+from raygpu.devices import disk
 from raygpu.engines.tune import tune_private_api
 from raygpu.engines.tune.tune_private_api import (
     CREDENTIALS,
     STATE_FILES,
+    deletions_after_snapshots,
     in_started_workers,
     snapshots_for_ends,
     trainables_kept,
@@ -225,9 +229,62 @@ def test_the_state_of_the_run_s_folder_is_restored_and_not_what_lies_here(tmp_pa
     assert sorted(path.name for path in staging.iterdir()) == sorted(name.format("0-before") for name in STATE_FILES)
 
 
+class Checkpoints:
+    """Tune's manager of a trial's checkpoints, of which it keeps the last one, beside a sweep's state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.staging = folder, folder / "staging"
+        self.staging.mkdir()
+        self.manager = checkpoint_manager._CheckpointManager(tune.CheckpointConfig(num_to_keep=1))  # type: ignore[arg-type]
+        self.synced = Synced(self.staging, folder / "target")
+
+    def register(self, name: str) -> None:
+        (self.folder / name).mkdir()
+        checkpoint = tune.Checkpoint(str(self.folder / name), LocalFileSystem())
+        self.manager.register_checkpoint(_TrainingResult(checkpoint, {}))
+
+    def snapshot(self) -> None:
+        self.synced.sync_up_experiment_state(lambda: None, force=True, wait=True)
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("checkpoint_*"))
+
+
+def test_a_checkpoint_is_deleted_after_the_snapshot_that_names_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with whole_snapshots(), deletions_after_snapshots():
+        checkpoints = Checkpoints(tmp_path)
+        for name in ("checkpoint_0", "checkpoint_1"):
+            checkpoints.register(name)
+        assert checkpoints.left() == ["checkpoint_0", "checkpoint_1"], "the state names the first one"
+        checkpoints.snapshot()
+        assert checkpoints.left() == ["checkpoint_1"]
+        checkpoints.register("checkpoint_2")
+        with monkeypatch.context() as broken:
+            broken.setattr(tune_private_api, "_replace_files", lambda source, target: (target / "no such").rename("no"))
+            checkpoints.snapshot()
+        assert checkpoints.left() == ["checkpoint_1", "checkpoint_2"], "the snapshot could not be copied"
+        (tmp_path / "checkpoint_1").rmdir()  # by somebody else
+        checkpoints.register("checkpoint_3")
+        checkpoints.snapshot()
+        assert checkpoints.left() == ["checkpoint_3"]
+    checkpoints.register("checkpoint_4")
+    assert checkpoints.left() == ["checkpoint_4"], "Tune's own way again"
+
+
+def test_a_checkpoint_on_a_full_disk_is_deleted_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "full", lambda paths: paths[0])
+    with whole_snapshots(), deletions_after_snapshots():
+        checkpoints = Checkpoints(tmp_path)
+        for name in ("checkpoint_0", "checkpoint_1"):
+            checkpoints.register(name)
+    assert checkpoints.left() == ["checkpoint_1"]
+
+
 def test_tune_s_own_snapshots_are_back_afterwards() -> None:
     of = experiment_state._ExperimentCheckpointManager, storage._FilesystemSyncer
     before = [vars(each).copy() for each in of]
-    with whole_snapshots():
+    with whole_snapshots(), deletions_after_snapshots():
         assert [vars(each).copy() for each in of] != before
     assert [vars(each).copy() for each in of] == before
