@@ -32,7 +32,7 @@ FEW = 3
 class ResourceUpdate(tune.Callback):
     """Update the resource requests of a resumed sweep's trials: Tune keeps those made to an earlier Ray.
 
-    What Tune does not have under way, and the search does, is requested again.
+    The search hears what Tune has under way: their states may be of two moments.
     """
 
     def __init__(self, live: LiveSweep) -> None:
@@ -45,7 +45,8 @@ class ResourceUpdate(tune.Callback):
             return
         self._done = True
         if self.live.take_back is not None:
-            self.live.take_back({trial.trial_id for trial in trials if not trial.is_finished()})
+            under_way = [trial for trial in trials if not trial.is_finished()]
+            self.live.take_back({trial.trial_id: ArrayConfig.of(trial.config) for trial in under_way})
         for trial in trials:
             if trial.status == "PENDING":
                 wanted = self.live.resources(trial.config)

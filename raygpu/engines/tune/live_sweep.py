@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -76,7 +76,7 @@ class LiveSweep:
         """Trials that have just run out of memory: device type, share and checkpoint of their next run, by trial id."""
         self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
         """Function that returns the resources that a Tune trial requests from Ray, by its config."""
-        self.take_back: Callable[[Collection[str]], None] | None = None
+        self.take_back: Callable[[Mapping[str, ArrayConfig]], None] | None = None
         """Searcher's `take_back`; None unless the sweep is resumed."""
         self.pids: dict[str, int] = {}
         """Pid of the process in which each trial that is trained alone last ran."""

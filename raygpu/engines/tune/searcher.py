@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -178,15 +178,25 @@ class ArraySearcher(Searcher):
             for name in rest:
                 self._tell(name, None)
 
-    def take_back(self, under_way: Collection[str]) -> None:
-        """Request again what this search alone has under way: a snapshot's files were of two moments.
+    def take_back(self, under_way: Mapping[str, ArrayConfig]) -> None:
+        """Agree with Tune on what is under way: a snapshot's files were of two moments.
 
-        under_way: Tune's ids of the trials that it has under way.
+        What this search alone has under way is requested again; what Tune alone has under way is not requested once
+        more. under_way: what Tune has under way, by its ids.
         """
-        for trial_id in self.given.keys() - under_way:
+        for trial_id in self.given.keys() - under_way.keys():
             request = self.given[trial_id]
             if rest := self._ended(trial_id, request, lost=False):
                 self.waiting.insert(0, replace(request, trial_ids=tuple(rest), checkpoint=None))
+        for trial_id in under_way.keys() - self.given.keys():
+            config = under_way[trial_id]
+            waiting = [request for request in self.waiting if not set(request.trial_ids) <= set(config.trial_ids)]
+            if len(waiting) < len(self.waiting):
+                self.waiting = waiting
+                self.given[trial_id] = self._here(
+                    ArrayRequest(config.trial_ids, config.fused, checkpoint=config.checkpoint)
+                )
+                self.device_slots.take(trial_id, config.device, config.share.part)
 
     def _ended(self, trial_id: str, request: ArrayRequest, *, lost: bool) -> list[str]:
         """Take a request as no longer under way, and report the scores of ended members; return the other members.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,14 +230,14 @@ def test_an_array_s_error_in_another_encoding_is_told_and_one_without_words_too(
 
 
 def test_at_the_first_step_of_a_resume_the_search_hears_what_tune_has_under_way(tmp_path: Path) -> None:
-    alone, taken = Alone(tmp_path), list[set[str]]()
+    alone, taken = Alone(tmp_path), list[Mapping[str, ArrayConfig]]()
     alone.live.take_back, alone.live.resources = taken.append, lambda config: None  # type: ignore[assignment, return-value]
     trials = [
         SimpleNamespace(trial_id=name, status=status, is_finished=lambda status=status: status == "TERMINATED",
-                        config={}, placement_group_factory=None)
+                        config=alone.trial.config, placement_group_factory=None)
         for name, status in (("tune0", "TERMINATED"), ("tune1", "PENDING"))
     ]  # fmt: skip
     update = ResourceUpdate(alone.live)
     update.on_step_begin(0, trials)
     update.on_step_begin(1, trials)
-    assert taken == [{"tune1"}]
+    assert taken == [{"tune1": ArrayConfig.of(alone.trial.config)}]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from ray.tune.execution.tune_controller import _get_max_pending_trials
 
+from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.oom_retry import RetryShares
-from raygpu.engines.tune.searcher import ArraySearcher
+from raygpu.engines.tune.searcher import ArrayRequest, ArraySearcher
 from raygpu.engines.tune.tuner import Generator
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
@@ -221,14 +224,43 @@ class Resumed:
 
 def test_what_the_search_alone_has_under_way_is_given_again(tmp_path: Path) -> None:
     begun = Resumed()
-    begun.searcher.suggest("tune0")
+    given = ArrayConfig.of(begun.searcher.suggest("tune0"))
+    other = replace(given, trial_ids=("t0001",))
     resumed = begun.again(tmp_path)
     assert resumed.searcher.suggest("tune1") is None, "it is under way, as the search knows"
     assert resumed.live.take_back is not None
-    resumed.live.take_back({"tune0", "other"})
+    resumed.live.take_back({"tune0": given, "other": other})
     assert resumed.searcher.suggest("tune1") is None
-    resumed.live.take_back({"other"})
+    resumed.live.take_back({"other": other})
     assert resumed.searcher.suggest("tune1")["trial_ids"] == ["t0000"]
+
+
+@pytest.mark.parametrize("is_given_again", [True, False])
+def test_what_tune_has_under_way_is_not_requested_a_second_time(tmp_path: Path, *, is_given_again: bool) -> None:
+    """Tune's state is older than the search's, which has heard that the trial's worker was lost."""
+    begun = Resumed()
+    given = ArrayConfig.of(begun.searcher.suggest("tune0"))
+    begun.searcher.on_trial_complete("tune0", error=True)
+    if is_given_again:
+        begun.searcher.suggest("tune1")
+    resumed = begun.again(tmp_path)
+    assert resumed.live.take_back is not None
+    resumed.live.take_back({"tune0": given})
+    assert (resumed.searcher.waiting, resumed.searcher.device_slots.state().keys()) == ([], {"tune0"})
+    assert resumed.searcher.suggest("tune2") is None, "it waits for the result"
+    resumed.searcher.on_trial_complete("tune0", error=True)
+    assert resumed.searcher.suggest("tune2")["trial_ids"] == ["t0000"]
+
+
+def test_a_request_for_more_than_tune_has_under_way_stays(tmp_path: Path) -> None:
+    """As one for the failed trials of several arrays."""
+    begun = Resumed()
+    given = ArrayConfig.of(begun.searcher.suggest("tune0"))
+    begun.searcher.on_trial_complete("tune0", error=True)
+    wider = ArrayRequest(("t0000", "t0001"), fused=True)
+    begun.searcher.waiting = [wider]
+    begun.searcher.take_back({"tune0": given})
+    assert (begun.searcher.waiting, begun.searcher.given) == ([wider], {})
 
 
 def test_what_the_search_alone_calls_ended_is_taken_once(tmp_path: Path) -> None:
