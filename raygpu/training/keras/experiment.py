@@ -19,16 +19,20 @@ class KerasExperiment(Experiment):
     framework = "keras"
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,),
-        integers."""
+        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,) or
+        (batch, 1), integers."""
         import keras
 
         losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
         return keras.ops.mean(losses)
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
+        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,) or (batch,
+        1)."""
         import keras
 
-        hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), keras.ops.cast(targets, "int32"))
+        labels = keras.ops.cast(targets, "int32")
+        if len(labels.shape) == len(outputs.shape) and labels.shape[-1] == 1:
+            labels = keras.ops.squeeze(labels, -1)
+        hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), labels)
         return {"accuracy": keras.ops.mean(keras.ops.cast(hits, "float32"))}

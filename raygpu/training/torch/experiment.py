@@ -93,14 +93,22 @@ class TorchExperiment(Experiment):
         return None
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,), int64."""
+        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,) or
+        (batch, 1), int64."""
         from torch.nn.functional import cross_entropy
 
-        return cross_entropy(outputs, targets)
+        return cross_entropy(outputs, _labels(outputs, targets))
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
-        return {"accuracy": (outputs.argmax(dim=-1) == targets).float().mean()}
+        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,) or (batch,
+        1)."""
+        return {"accuracy": (outputs.argmax(dim=-1) == _labels(outputs, targets)).float().mean()}
+
+
+def _labels(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return class indices without an axis of length 1 in the place of the classes, (batch, 1) as (batch,)."""
+    has_axis = outputs.dim() == targets.dim() > 1 and targets.shape[1] == 1
+    return targets.squeeze(1) if has_axis else targets
 
 
 def forward(model: nn.Module, inputs: Any) -> Any:

@@ -1,0 +1,34 @@
+"""The default loss and accuracy of a Keras experiment, for the shapes of targets that they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raygpu import KerasExperiment
+
+
+@pytest.fixture(autouse=True)
+def needs_keras() -> None:
+    """Not imported with this module: TensorFlow takes seconds, in a process that may run none of these tests."""
+    pytest.importorskip("keras")
+
+
+class Defaults(KerasExperiment):
+    def data(self) -> Any:
+        raise NotImplementedError
+
+    def model(self, hp: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_targets_in_a_column_count_as_a_row() -> None:
+    logits = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+    for labels, outputs in ((np.arange(12) % 5, logits), (np.arange(12).reshape(6, 2) % 5, logits.reshape(6, 2, 5))):
+        accuracy = (outputs.argmax(-1) == labels).mean()
+        losses = [float(Defaults().loss(outputs, each)) for each in (labels, labels[..., None])]
+        assert losses[0] == losses[1]
+        for targets in (labels, labels[..., None], labels[..., None].astype(np.uint8)):
+            assert float(Defaults().metrics(outputs, targets)["accuracy"]) == pytest.approx(accuracy)
