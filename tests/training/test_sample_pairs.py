@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.training.sample_pairs import broadcast_shapes, over_pairs
+from raygpu.training.sample_pairs import broadcast_shapes, common_shape, over_pairs
 
 Score = Callable[[np.ndarray, np.ndarray], float]
 
@@ -65,5 +65,15 @@ def test_shapes_that_broadcasting_may_compare() -> None:
     assert broadcast_shapes([(8, 1)], [(8,)]) == ((8, 1), (8,))
     assert broadcast_shapes([(8, 1)], [(8, 1)]) == ((8, 1), (8, 1)), "an index may take the 1 away"
     assert broadcast_shapes([(8, 3), (8, 1)], [(8, 3), (8,)]) == ((8, 1), (8,))
-    assert broadcast_shapes([(8, 10)], [(8,)]) is None
+    assert broadcast_shapes([(8, 10)], [(8,)]) == ((8, 10), (8,)), "a column of the output has one number a sample"
+    assert broadcast_shapes([(8, 10)], [(8, 1)]) == ((8, 10), (8, 1))
+    assert broadcast_shapes([(8, 3, 1)], [(8, 3)]) == ((8, 3, 1), (8, 3))
     assert broadcast_shapes([(8, 4)], [(8, 4)]) is None
+    assert broadcast_shapes([(8, 4)], [(8, 3)]) is None
+    assert broadcast_shapes([(9, 1), ()], [(8,), ()]) is None
+
+
+def test_the_shape_that_is_advised() -> None:
+    assert common_shape((8, 1), (8,), "o") == "o.shape"
+    assert common_shape((8, 2), (8,), "o") == "(-1, 1)"
+    assert common_shape((8, 2), (8, 1), "o") == "(-1,)"

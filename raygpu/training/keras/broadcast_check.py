@@ -15,7 +15,7 @@ from raygpu.training.keras.keras_private_api import carried
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss
 from raygpu.training.keras.solo import KerasSolo, in_float32
-from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, over_pairs
+from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, common_shape, over_pairs
 
 Score = Callable[[Any, Any], Mapping[str, Any]]
 
@@ -27,21 +27,24 @@ def require_no_broadcast(training: KerasSolo) -> None:
     passes.
     """
     broadcast: list[str] = []
+    shapes = None
     with contextlib.suppress(Exception):  # of the user's code, where it is called eagerly and on single samples
         inputs, targets = training.validation_data.chosen(slice(0, min(EVALUATION_BATCH, training.num_validation)))
         outputs = in_float32(training.model(inputs, training=False))
         every = [[tuple(leaf.shape) for leaf in keras.tree.flatten(each)] for each in (outputs, targets)]
-        if broadcast_shapes(*every) is None:
+        shapes = broadcast_shapes(*every)
+        if shapes is None:
             return
         samples = _few(outputs, targets)
         for score in _scores(training):
             with contextlib.suppress(Exception):
                 broadcast += _broadcast(score, *samples)
     if broadcast:
+        assert shapes is not None
         who = "loss()" if broadcast[0] == LOSS else f"the metric {broadcast[0]!r}"
         raise ValueError(
             f"{who} gets outputs {_shapes(outputs)} and targets {_shapes(targets)}, and compares each with each:"
-            " reshape one of them, as keras.ops.reshape(targets, outputs.shape)"
+            f" reshape one of them, as keras.ops.reshape(targets, {common_shape(*shapes, 'outputs')})"
         )
 
 

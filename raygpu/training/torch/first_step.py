@@ -19,7 +19,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.own_copy import own_copy
-from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, over_pairs
+from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, common_shape, over_pairs
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
@@ -95,7 +95,7 @@ def _require_sample_by_sample(training: TorchSolo) -> None:
     if names:
         raise ValueError(
             f"{names[0]} gets outputs {shapes[0]} and targets {shapes[1]}, and compares each with each: reshape one of"
-            " them, as targets.reshape(outputs.shape)"
+            f" them, as targets.reshape({common_shape(*shapes, 'outputs')})"
         )
 
 

@@ -161,6 +161,30 @@ class BroadcastMetric(Regression):
         return super().metrics(outputs, targets) | {"rmse": keras.ops.sqrt(keras.ops.mean(errors))}
 
 
+class Gaussian(Regression):
+    """A mean and a variance for each sample, which are compared with a target (batch, 1)."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(2)])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        mean, log_variance = keras.ops.split(outputs, 2, axis=-1)
+        errors = keras.ops.square(self.column(targets) - mean)
+        return keras.ops.mean(errors * keras.ops.exp(-log_variance) + log_variance)
+
+    def column(self, targets: Any) -> Any:
+        return targets[:, None]
+
+
+class EachGaussian(Gaussian):
+    def column(self, targets: Any) -> Any:
+        return targets
+
+
 def check(kind: Any) -> None:
     from raygpu.search.trials import Trial
     from raygpu.training.base import Settings
@@ -173,7 +197,7 @@ def check(kind: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [Regression, Binary, ByKeras, Counted, Contrasted, Noisy])
+@pytest.mark.parametrize("kind", [Regression, Binary, ByKeras, Counted, Contrasted, Noisy, Gaussian])
 def test_what_compares_each_with_its_own_passes(kind: Any) -> None:
     check(kind)
 
@@ -186,6 +210,7 @@ def test_what_compares_each_with_its_own_passes(kind: Any) -> None:
         (BroadcastMean, r"loss\(\) gets .* compares each with each"),
         (Whole, r"loss\(\) gets .* compares each with each"),
         (BroadcastTerm, r"loss\(\) gets outputs \{'sum': \(8, 1\), 'first': \(8, 1\)\} and targets \{'sum': \(8,\)"),
+        (EachGaussian, r"loss\(\) gets outputs \(8, 2\) and targets \(8,\), .*\(targets, \(-1, 1\)\)"),
         (BroadcastMetric, r"the metric 'rmse' gets .* compares each with each"),
     ],
 )

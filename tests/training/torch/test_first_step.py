@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, poisson_nll_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, poisson_nll_loss
 
 from raygpu import Splits, TorchExperiment
 from raygpu.training.torch.first_step import first_result
@@ -116,6 +116,65 @@ class SeveralTargets(Squeezed):
         return {}
 
 
+class Gaussian(Squeezed):
+    """A mean and a variance for each sample, whose likelihood is that of targets (batch, 1)."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Linear(4, 2)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return self.likelihood(*outputs.chunk(2, -1), targets.reshape(-1, 1))
+
+    def likelihood(self, mean: Any, log_variance: Any, targets: Any) -> Any:
+        return ((targets - mean).square() * (-log_variance).exp() + log_variance).mean()
+
+
+class GaussianColumns(Gaussian):
+    """Its columns have the shape of its targets."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return self.likelihood(*outputs.unbind(-1), targets)
+
+
+class EachGaussian(Gaussian):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return self.likelihood(*outputs.chunk(2, -1), targets)
+
+
+class Classes(Squeezed):
+    """Class indices in a column."""
+
+    def data(self) -> Splits:
+        labels = np.arange(len(X))[:, None] % 3
+        return Splits(X, labels, X[:8], labels[:8])
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Linear(4, 3)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return cross_entropy(outputs, targets.squeeze(1))
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": (outputs.argmax(1) == targets.squeeze(1)).float().mean()}
+
+
+class EachClass(Classes):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": (outputs.argmax(1) == targets).float().mean()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [
+        (EachGaussian, r"loss\(\) gets outputs \(8, 2\) and targets \(8,\)"),
+        (EachClass, r"the metric .accuracy. gets outputs \(8, 3\) and targets \(8, 1\)"),
+    ],
+)
+def test_one_target_for_several_outputs_may_be_compared_with_each(kind: type[Regression], shapes: str) -> None:
+    with pytest.raises(ValueError, match=f"{shapes}, and compares each with each: .* targets.reshape"):
+        first_result(kind(), kind().data(), {})
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -186,7 +245,9 @@ class Outputs(Squeezed):
         return {"mae": (outputs[0].mean - targets).abs().mean()}
 
 
-@pytest.mark.parametrize("kind", [Regression, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs])
+@pytest.mark.parametrize(
+    "kind", [Regression, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs, Gaussian, GaussianColumns, Classes]
+)
 def test_losses_that_compare_sample_by_sample(kind: type[Regression]) -> None:
     result, *_ = first_result(kind(), kind().data(), {})
     assert "train/loss" in result.metrics
