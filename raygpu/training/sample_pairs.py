@@ -7,8 +7,8 @@ Outputs (batch, 1), or a column of several outputs, and targets (batch,) are com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from itertools import chain, combinations, product
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import chain, combinations, product, zip_longest
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +24,18 @@ WAYS: tuple[Callable[[np.ndarray], float], ...] = (np.mean, np.sum, lambda score
 Shape = tuple[int, ...]
 Rows = tuple[int, ...]
 Name = TypeVar("Name", bound=Hashable)
+
+
+def varied_rows(targets: Sequence[np.ndarray]) -> list[int]:
+    """Return PAIRED places of samples, ascending, or all if there are fewer: of targets that differ, as far as they do.
+
+    Pairs of samples with one target tell nothing. targets: one array, or several that belong to the same samples.
+    """
+    count = len(targets[0])
+    firsts = [{each[row].tobytes(): row for row in reversed(range(count))}.values() for each in targets]
+    different = [row for rows in zip_longest(*map(sorted, firsts)) for row in rows if row is not None]
+    spaced = np.linspace(0, count - 1, min(count, PAIRED)).astype(int)
+    return sorted(int(row) for row in list(dict.fromkeys([*different, *spaced, *range(min(count, PAIRED))]))[:PAIRED])
 
 
 def broadcast_shapes(outputs: Iterable[Shape], targets: Iterable[Shape]) -> tuple[Shape, Shape] | None:

@@ -156,11 +156,19 @@ def _rows(inputs: Arrays, targets: Arrays, count: int) -> list[int]:
     extremes = [
         int(place) // max(1, array[0].size)
         for array in (class_labels(targets), *named(targets).values(), *named(inputs).values())
-        if array is not None and not is_read_later(array) and array.dtype.kind in "iu" and array.dtype.itemsize > 1
+        if array is not None and not is_read_later(array)
+        if (array.dtype.kind in "iu" and array.dtype.itemsize > 1) or _are_float_labels(array)
         for place in (array.argmin(), array.argmax())
     ]
     spaced = np.linspace(0, total - 1, min(total, 2 * count)).round().astype(int).tolist()
     return list(dict.fromkeys([*extremes[:count], *spaced[::2], *spaced[1::2], *range(min(count, total))]))[:count]
+
+
+def _are_float_labels(array: np.ndarray) -> bool:
+    """Return whether an array has one floating-point number for each sample, all of them whole numbers."""
+    if array.dtype.kind != "f" or array.size != len(array):
+        return False
+    return bool((np.isfinite(array) & (array == np.rint(array))).all())
 
 
 def _forms(arrays: Arrays, whole: tuple[str, ...]) -> list[str | None]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.training.sample_pairs import broadcast_shapes, common_shape, over_pairs
+from raygpu.training.sample_pairs import broadcast_shapes, common_shape, over_pairs, varied_rows
 
 Score = Callable[[np.ndarray, np.ndarray], float]
 
@@ -59,6 +59,15 @@ def test_broadcast_scores_are_found(score: Score) -> None:
     outputs, targets = np.array([0.5, 1.0, 2.0, 4.0]), np.array([1.0, 3.0, 5.0, 4.0])
     assert is_over_pairs(lambda o, t: score(o[:, None], t), outputs, targets)
     assert not is_over_pairs(score, outputs, targets)
+
+
+def test_the_samples_that_are_looked_at_have_different_targets() -> None:
+    rare = np.array([0, 0, 0, 0, 0, 1, 0, 0])
+    assert varied_rows([np.zeros(8)]) == [0, 2, 4, 7]
+    assert 5 in varied_rows([rare])
+    assert varied_rows([np.arange(8.0)[:, None]]) == [0, 1, 2, 3]
+    assert {5, 6} <= set(varied_rows([rare, np.array([0, 0, 0, 0, 0, 0, 2, 0])]))
+    assert varied_rows([rare[:3]]) == [0, 1, 2]
 
 
 def test_shapes_that_broadcasting_may_compare() -> None:

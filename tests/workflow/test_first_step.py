@@ -15,7 +15,7 @@ from raygpu import KerasExperiment, Splits, TorchExperiment
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Arrays
-from raygpu.workflow.first_step import _not_finite
+from raygpu.workflow.first_step import _few, _not_finite
 from raygpu.workflow.user_code import Problem, find, problem
 from raygpu.workflow.validation import prepare
 from tests.workflow.tried_experiments import problem_of
@@ -387,3 +387,9 @@ def test_numbers_that_are_not_finite_are_told() -> None:
         f"data: 1 of {len(held)} validation inputs have NaN or infinite values",
     ]
     assert _not_finite(data) == []
+
+
+def test_the_few_samples_have_the_rare_label_among_them() -> None:
+    targets = (np.arange(len(PIXELS)) == 77).astype(np.float32)
+    few = _few(Splits(PIXELS, targets, PIXELS, targets), 8)
+    assert set(np.asarray(few.train_targets)) == set(np.asarray(few.validation_targets)) == {0, 1}

@@ -13,9 +13,11 @@ from raygpu.planning.batches import EVALUATION_BATCH
 from raygpu.training.base import LOSS
 from raygpu.training.keras.keras_private_api import carried
 from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.keras.random_outputs import random_outputs
 from raygpu.training.keras.reduction import Loss
 from raygpu.training.keras.solo import KerasSolo, in_float32
-from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, common_shape, over_pairs
+from raygpu.training.random_outputs import SEEDS
+from raygpu.training.sample_pairs import TARGETS, Rows, broadcast_shapes, common_shape, over_pairs, varied_rows
 
 Score = Callable[[Any, Any], Mapping[str, Any]]
 
@@ -35,10 +37,10 @@ def require_no_broadcast(training: KerasSolo) -> None:
         shapes = broadcast_shapes(*every)
         if shapes is None:
             return
-        samples = _few(outputs, targets)
-        for score in _scores(training):
+        some_outputs, some_targets = _few(outputs, targets)
+        for score, each in _scores(training, some_outputs):
             with contextlib.suppress(Exception):
-                broadcast += _broadcast(score, *samples)
+                broadcast += _broadcast(score, each, some_targets)
     if broadcast:
         assert shapes is not None
         who = "loss()" if broadcast[0] == LOSS else f"the metric {broadcast[0]!r}"
@@ -48,16 +50,19 @@ def require_no_broadcast(training: KerasSolo) -> None:
         )
 
 
-def _scores(training: KerasSolo) -> Iterator[Score]:
-    """Yield the functions of outputs and targets that return the loss, and the metrics, by name."""
-    yield lambda outputs, targets: {LOSS: training.experiment.loss(outputs, targets)}
-    yield training.experiment.metrics
+def _scores(training: KerasSolo, outputs: Any) -> Iterator[tuple[Score, Any]]:
+    """Yield functions of outputs and targets that return the loss, or the metrics, by name, each with outputs: the
+    model's, and for the metrics random ones too."""
+    yield lambda outputs, targets: {LOSS: training.experiment.loss(outputs, targets)}, outputs
+    yield training.experiment.metrics, outputs
+    for seed in SEEDS:
+        yield training.experiment.metrics, random_outputs(outputs, seed)
 
 
 def _few(outputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Return a few of the samples, from all parts of a batch. Raises ValueError for outputs without samples."""
-    (count,) = {leaf.shape[0] for leaf in keras.tree.flatten((outputs, targets))}
-    rows = np.unique(np.linspace(0, count - 1, PAIRED).astype(int))
+    """Return a few of the samples, with different targets. Raises ValueError for outputs without samples."""
+    (_,) = {leaf.shape[0] for leaf in keras.tree.flatten((outputs, targets))}
+    rows = varied_rows([np.asarray(leaf) for leaf in keras.tree.flatten(targets)])
     return _taken(outputs, rows), _taken(targets, rows)
 
 

@@ -19,8 +19,10 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.own_copy import own_copy
-from raygpu.training.sample_pairs import PAIRED, TARGETS, Rows, broadcast_shapes, common_shape, over_pairs
+from raygpu.training.random_outputs import SEEDS
+from raygpu.training.sample_pairs import TARGETS, Rows, broadcast_shapes, common_shape, over_pairs, varied_rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
+from raygpu.training.torch.random_outputs import random_outputs
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
@@ -87,7 +89,8 @@ def _require_sample_by_sample(training: TorchSolo) -> None:
         if shapes is None:
             return
         names = _each_with_each(lambda o, t: {"loss()": experiment.loss(o, t)}, outputs, targets)
-        names += _each_with_each(partial(_metrics, experiment), outputs, targets)
+        for each in (outputs, *(random_outputs(outputs, seed) for seed in SEEDS)):
+            names += _each_with_each(partial(_metrics, experiment), each, targets)
     size = sum(parameter.numel() for parameter in model.parameters())
     if overrides(experiment, "training_step") and size <= base.LARGE:  # which may take gradients itself
         step = partial(training_loss, experiment, model, hp=training.hp)
@@ -131,26 +134,27 @@ def _metrics(experiment: Experiment, outputs: Any, targets: Any) -> dict[str, An
 def _each_with_each(measure: Measure, values: Any, targets: Any) -> list[str]:
     """Return the names of those measures of a few samples that are measures of all their pairs, of all targets or of
     one of several by name."""
-    count = min(PAIRED, num_samples(targets))
+    places = varied_rows([leaf.detach().numpy() for leaf in tree_leaves(targets)])
     names: list[Any] = list(targets) if isinstance(targets, Mapping) else []
     pair_measures: list[str] = []
 
     @cache
     def score(rows: Rows) -> dict[tuple[str, str], float]:
         """Return the measures of some samples."""
-        return _values(measure, values, targets, list(rows))
+        return _values(measure, values, targets, [places[row] for row in rows])
 
     for group in [names, *([name] for name in names if 1 < len(names) <= TARGETS)]:
 
         def pair(row: int, column: int, group: Sequence[Any] = group) -> dict[tuple[str, str], float]:
             """Return the measures of a sample's values beside another one's targets, of those in the group."""
+            own, other = [places[row]], [places[column]]
             if not isinstance(targets, Mapping):
-                return _values(measure, _taken(values, [row]), _taken(targets, [column]), [0])
-            mixed = {name: _taken(each, [column if name in group else row]) for name, each in targets.items()}
-            return _values(measure, _taken(values, [row]), mixed, [0])
+                return _values(measure, _taken(values, own), _taken(targets, other), [0])
+            mixed = {name: _taken(each, other if name in group else own) for name, each in targets.items()}
+            return _values(measure, _taken(values, own), mixed, [0])
 
         with suppress(Exception):  # a measure may want more samples, or be no number
-            pair_measures += [name for name, _ in over_pairs(score, pair, count)]
+            pair_measures += [name for name, _ in over_pairs(score, pair, len(places))]
     return pair_measures
 
 

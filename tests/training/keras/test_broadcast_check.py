@@ -185,6 +185,35 @@ class EachGaussian(Gaussian):
         return targets
 
 
+class Rare(Binary):
+    """Its untrained model predicts the same for all samples, which in most of them is right."""
+
+    def data(self) -> Splits:
+        part = super().data()
+        labels = (np.arange(8) == 5).astype(np.float32)
+        return Splits(part.train_inputs, labels, part.validation_inputs, labels)
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return keras.Sequential(
+            [keras.layers.Input((5,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(-9))]
+        )
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": self.accuracy(outputs[:, 0], targets)}
+
+    def accuracy(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        return keras.ops.mean(keras.ops.cast(outputs > 0, "float32") == targets)
+
+
+class EachRare(Rare):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": self.accuracy(outputs, targets)}
+
+
 def check(kind: Any) -> None:
     from raygpu.search.trials import Trial
     from raygpu.training.base import Settings
@@ -197,7 +226,7 @@ def check(kind: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [Regression, Binary, ByKeras, Counted, Contrasted, Noisy, Gaussian])
+@pytest.mark.parametrize("kind", [Regression, Binary, ByKeras, Counted, Contrasted, Noisy, Gaussian, Rare])
 def test_what_compares_each_with_its_own_passes(kind: Any) -> None:
     check(kind)
 
@@ -210,6 +239,7 @@ def test_what_compares_each_with_its_own_passes(kind: Any) -> None:
         (BroadcastMean, r"loss\(\) gets .* compares each with each"),
         (Whole, r"loss\(\) gets .* compares each with each"),
         (BroadcastTerm, r"loss\(\) gets outputs \{'sum': \(8, 1\), 'first': \(8, 1\)\} and targets \{'sum': \(8,\)"),
+        (EachRare, r"the metric 'accuracy' gets .* compares each with each"),
         (EachGaussian, r"loss\(\) gets outputs \(8, 2\) and targets \(8,\), .*\(targets, \(-1, 1\)\)"),
         (BroadcastMetric, r"the metric 'rmse' gets .* compares each with each"),
     ],

@@ -163,14 +163,36 @@ class EachClass(Classes):
         return {"accuracy": (outputs.argmax(1) == targets).float().mean()}
 
 
+class Rare(Squeezed):
+    """Its untrained model predicts the same for all samples, which in most of them is right."""
+
+    def data(self) -> Splits:
+        labels = (np.arange(len(X)) == 5).astype(np.float32)
+        return Splits(X, labels, X[:8], labels[:8])
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = nn.Linear(4, 1)
+        nn.init.constant_(model.bias, -9)
+        return model
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": ((outputs.squeeze(1) > 0).float() == targets).float().mean()}
+
+
+class EachRare(Rare):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": ((outputs > 0).float() == targets).float().mean()}
+
+
 @pytest.mark.parametrize(
     ("kind", "shapes"),
     [
         (EachGaussian, r"loss\(\) gets outputs \(8, 2\) and targets \(8,\)"),
+        (EachRare, r"the metric .accuracy. gets outputs \(8, 1\) and targets \(8,\)"),
         (EachClass, r"the metric .accuracy. gets outputs \(8, 3\) and targets \(8, 1\)"),
     ],
 )
-def test_one_target_for_several_outputs_may_be_compared_with_each(kind: type[Regression], shapes: str) -> None:
+def test_what_the_outputs_of_an_untrained_model_may_hide(kind: type[Regression], shapes: str) -> None:
     with pytest.raises(ValueError, match=f"{shapes}, and compares each with each: .* targets.reshape"):
         first_result(kind(), kind().data(), {})
 
@@ -246,7 +268,7 @@ class Outputs(Squeezed):
 
 
 @pytest.mark.parametrize(
-    "kind", [Regression, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs, Gaussian, GaussianColumns, Classes]
+    "kind", [Regression, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs, Gaussian, GaussianColumns, Classes, Rare]
 )
 def test_losses_that_compare_sample_by_sample(kind: type[Regression]) -> None:
     result, *_ = first_result(kind(), kind().data(), {})
