@@ -20,10 +20,12 @@ from raygpu.training.distributed.loss_check import (
     Value,
     collated_with_others,
     depends_on_others,
+    loss_and_metrics,
 )
 from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.keras_private_api import all_layers
 from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.keras.random_outputs import random_outputs
 from raygpu.training.keras.reduction import Loss, PartGradient
 from raygpu.training.keras.solo import RANDOM_STATE, in_float32, initial_model, no_gpu
 
@@ -46,6 +48,7 @@ class KerasLossEvaluator:
         self._hp, self._inputs, self._targets = hp, inputs, targets
         self.rounding = DOUBLE
         self._held: tuple[Any, Arrays, Any] | None = None
+        self._random = False
         before = keras.config.floatx(), keras.config.dtype_policy()
         try:
             self._prepare("float64", "float64")
@@ -71,38 +74,36 @@ class KerasLossEvaluator:
     def values(self, rows: np.ndarray) -> dict[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with no_gpu():
-            loss_and_metrics = self._values(self._experiment, self._outputs(rows), take(self._targets, rows))
+            targets = tensors(take(self._targets, rows))
+            values = loss_and_metrics(self._experiment, self._outputs(rows), targets, with_metrics=self._with_metrics)
             if self._model.losses and not self._with_metrics:
-                loss_and_metrics[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
-        return loss_and_metrics
-
-    def _values(self, experiment: Any, outputs: Any, targets: Arrays) -> dict[str, Value]:
-        target_tensors = tensors(targets)
-        loss_and_metrics = {"loss": experiment.loss(outputs, target_tensors)}
-        if self._with_metrics:
-            loss_and_metrics |= experiment.metrics(outputs, target_tensors)
-        return {name: Value.of(value) for name, value in loss_and_metrics.items()}
+                values[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
+        return values
 
     def values_without_noise(self, rows: np.ndarray) -> None:
         """Return None: Keras' random numbers cannot be replaced."""
 
-    def hold(self, rows: np.ndarray) -> None:
-        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
+    def hold(self, rows: np.ndarray, seed: int | None = None) -> None:
+        """Keep the outputs of these samples for `held`; with a seed random numbers in their place. Raises ValueError if
+        they cannot be cut into samples."""
         with no_gpu():
             outputs = self._outputs(rows)
         if not all(tuple(leaf.shape[:1]) == (len(rows),) for leaf in tf.nest.flatten(outputs)):
             raise ValueError("outputs that are not one for each sample")
+        self._random, outputs = seed is not None, outputs if seed is None else random_outputs(outputs, seed)
         self._held = outputs, take(self._targets, rows), copy.deepcopy(self._experiment)
 
     def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
-        """Return the loss and the metrics of a part of the kept outputs; state and random numbers begin anew."""
+        """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and
+        random numbers begin anew."""
         assert self._held is not None
         outputs, targets, experiment = self._held
         keras.utils.set_random_seed(seed)
         with no_gpu():
             part = tf.nest.map_structure(lambda leaf: leaf[places], outputs)
-            loss_and_metrics = self._values(copy.deepcopy(experiment), part, take(targets, places))
-        return {ADD_LOSS: Value.of(math.nan), **loss_and_metrics}  # which outputs do not tell
+            some, own = tensors(take(targets, places)), copy.deepcopy(experiment)
+            values = loss_and_metrics(own, part, some, with_loss=not self._random, with_metrics=self._with_metrics)
+        return {ADD_LOSS: Value.of(math.nan), **values}  # which outputs do not tell
 
     def augments_together(self) -> bool:
         """Return whether `augment` makes a sample of others of its batch too, as one that mixes samples."""

@@ -10,15 +10,18 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Mean, Sum, named, num_samples
+from raygpu.experiment import Arrays, Experiment, Mean, Sum, named, num_samples
 from raygpu.planning.batch_shares import parts
+from raygpu.training.base import LOSS
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.loss_kinds import LossKind
+from raygpu.training.random_outputs import SEEDS
 
 MOST = 256
 """Largest number of samples in a comparison."""
@@ -77,11 +80,23 @@ class LossEvaluator(Protocol):
     def values_without_noise(self, rows: np.ndarray) -> Mapping[str, Value] | None:
         """Return `values` with a constant in place of each random number; None if that cannot be."""
 
-    def hold(self, rows: np.ndarray) -> None:
-        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
+    def hold(self, rows: np.ndarray, seed: int | None = None) -> None:
+        """Keep the outputs of these samples for `held`; with a seed random numbers in their place. Raises ValueError if
+        they cannot be cut into samples."""
 
     def held(self, places: slice, seed: int = 0) -> Mapping[str, Value]:
-        """Return the loss and the metrics of a part of the kept outputs; state and random numbers begin anew."""
+        """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and
+        random numbers begin anew."""
+
+
+def loss_and_metrics(
+    experiment: Experiment, outputs: Any, targets: Any, *, with_loss: bool = True, with_metrics: bool = True
+) -> dict[str, Value]:
+    """Return the loss and the metrics of outputs, or one of both."""
+    values: dict[str, Any] = {LOSS: experiment.loss(outputs, targets)} if with_loss else {}
+    if with_metrics:
+        values |= experiment.metrics(outputs, targets)
+    return {name: Value.of(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +113,23 @@ class Difference:
     sizes: tuple[int, ...] = ()
     """Samples of each part."""
     value: Value | None = None
+    with_random_outputs: bool = False
+    """Whether random numbers were in the place of the model's outputs."""
 
     def __str__(self) -> str:
         cut = " + ".join(map(str, self.sizes)) if len(self.sizes) < 4 else f"{len(self.sizes)} parts"
-        return f"{self.whole:.6g} of {sum(self.sizes)} samples, but {self.together:.6g} from parts of {cut}"
+        outputs = " with random outputs" if self.with_random_outputs else ""
+        return f"{self.whole:.6g} of {sum(self.sizes)} samples{outputs}, but {self.together:.6g} from parts of {cut}"
 
 
-def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int = MOST) -> list[Difference]:
+def differences(
+    look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int = MOST, *, with_random_outputs: bool = False
+) -> list[Difference]:
     """Return one difference for each loss or metric that is not the mean, `Mean` or `Sum` that it claims to be.
 
-    inputs, targets: the split of the data that `look` evaluates. Raises any exception of the experiment.
+    inputs, targets: the split of the data that `look` evaluates. with_random_outputs: whether metrics are evaluated on
+    random outputs too, as those of an untrained model may hide a difference: without a sample of a class among them, F1
+    is 0 for all samples and for each part. Raises any exception of the experiment.
     """
     most = min(most, MOST, num_samples(targets))
     if most < 2:
@@ -127,7 +149,9 @@ def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int 
         again = look.values(rows)
         inexact = [difference for difference in inexact if _same(values[difference.name], again[difference.name], look)]
     unsteady = [name for name, value in values.items() if not _same(value, again[name], look)]
-    return inexact + _unsteady(look, rows, unsteady)
+    inexact += _unsteady(look, rows, unsteady)
+    known = [difference.name for difference in inexact if difference.kind != "unsteady"]
+    return inexact + (_random_differences(look, rows, known) if with_random_outputs else [])
 
 
 def depends_on_others(made: Callable[[np.ndarray], Sequence[np.ndarray]], total: int, groups: int = 2) -> bool:
@@ -263,10 +287,34 @@ def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> li
         if not _same(values[name], again[name], look) or not math.isfinite(values[name].result):
             inexact.append(Difference(name, "unsteady"))
             continue
-        compared = (_compared(look, name, values[name], _held_parts(look, name, sizes), sizes)
-                    for sizes in cuts(len(rows)))  # fmt: skip
-        inexact += [each for each in compared if each is not None][:1]
+        inexact += islice(_held_differences(look, name, values[name], len(rows)), 1)
     return inexact
+
+
+def _held_differences(look: LossEvaluator, name: str, whole: Value, count: int) -> Iterator[Difference]:
+    """Yield the differences between a value of `count` kept outputs and those of their parts."""
+    compared = (_compared(look, name, whole, _held_parts(look, name, sizes), sizes) for sizes in cuts(count))
+    return (each for each in compared if each is not None)
+
+
+def _random_differences(look: LossEvaluator, rows: np.ndarray, known: Sequence[str]) -> list[Difference]:
+    """Return the differences of metrics, but for those in `known`, of random outputs of these samples.
+
+    Those that random outputs have no number for, and those that raise, tell nothing.
+    """
+    inexact: dict[str, Difference] = {}
+    for seed in SEEDS:
+        with contextlib.suppress(Exception):
+            look.hold(rows, seed)
+            values, again = (look.held(slice(0, len(rows)), seed=each) for each in (0, 1))
+            for name, value in values.items():
+                if name in known or name in inexact or not _same(value, again[name], look):
+                    continue
+                found = _held_differences(look, name, value, len(rows))
+                first = next((each for each in found if math.isfinite(each.whole + each.together)), None)
+                if first is not None:
+                    inexact[name] = replace(first, with_random_outputs=True)
+    return list(inexact.values())
 
 
 def _without_noise(look: LossEvaluator, rows: np.ndarray, name: str) -> Difference:

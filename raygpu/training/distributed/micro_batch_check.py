@@ -102,7 +102,7 @@ def inexact_metrics(source: Source, code: Experiment, hp: Mapping[str, Any], spl
         f"{' and '.join(f'{part}/{difference.name}, of {size:,} samples,' for part, size in cut.items())}"
         f" {'is' if len(cut) == 1 else 'are'} the mean of batches of {EVALUATION_BATCH:,},"
         f" as it is no mean over samples: {difference}; raygpu.Mean(total, weight) is exact"
-        for difference in differences(look, inputs, targets)
+        for difference in differences(look, inputs, targets, with_random_outputs=True)
         if difference.kind == "parts"
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,11 +25,13 @@ from raygpu.training.distributed.loss_check import (
     Value,
     collated_with_others,
     depends_on_others,
+    loss_and_metrics,
 )
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, summed_loss
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
+from raygpu.training.torch.random_outputs import random_outputs
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
@@ -57,7 +58,7 @@ class TorchLossEvaluator:
         self._experiment, self._with_metrics = experiment, with_metrics
         self._hp, self._arrays = hp, (inputs, targets)
         self._has_own_step = overrides(experiment, "training_step") and not with_metrics  # which are of an evaluation
-        self.exact = self._with_gradient = False
+        self.exact = self._with_gradient = self._random = False
         self._held: tuple[Any, Tensors, Any] | None = None
         with_gradient = (False,) if with_metrics else (True, False)
         if not any(self._works(dtype, each) for dtype in (torch.float64, None) for each in with_gradient):
@@ -86,43 +87,40 @@ class TorchLossEvaluator:
             if self._has_own_step:
                 return {"loss": Value.of(self._loss(self._experiment, self.model, torch.from_numpy(chosen)))}
             outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
-            return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
-
-    def _values(self, experiment: Any, outputs: Any, targets: Tensors) -> dict[str, Value]:
-        loss_and_metrics = {"loss": experiment.loss(outputs, targets)}
-        if self._with_metrics:
-            loss_and_metrics |= experiment.metrics(outputs, targets)
-        return {name: Value.of(value) for name, value in loss_and_metrics.items()}
+            targets = rows(self._targets, torch.from_numpy(chosen))
+            return loss_and_metrics(self._experiment, outputs, targets, with_metrics=self._with_metrics)
 
     def values_without_noise(self, chosen: np.ndarray) -> dict[str, Value] | None:
         """Return `values` with a constant in place of torch's uniform and normal numbers; None if others are drawn."""
         with ConstantDraws() as draws:
-            loss_and_metrics = self.values(chosen)
-        return None if draws.others else loss_and_metrics
+            values = self.values(chosen)
+        return None if draws.others else values
 
     @torch.no_grad()
-    def hold(self, chosen: np.ndarray) -> None:
-        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
+    def hold(self, chosen: np.ndarray, seed: int | None = None) -> None:
+        """Keep the outputs of these samples for `held`; with a seed random numbers in their place. Raises ValueError if
+        they cannot be cut into samples."""
         if self._has_own_step:
             raise ValueError("training_step() has no outputs")
         outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
         leaves = tree_leaves(outputs)
         if not all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (len(chosen),) for leaf in leaves):
             raise ValueError("outputs that are not one for each sample")
+        self._random, outputs = seed is not None, outputs if seed is None else random_outputs(outputs, seed)
         if self._with_gradient:
             outputs = tree_map(lambda leaf: leaf.requires_grad_(leaf.is_floating_point()), outputs)
         self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), copy.deepcopy(self._experiment)
 
     def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
-        """Return the loss and the metrics of a part of the kept outputs; state and random numbers begin anew."""
+        """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and
+        random numbers begin anew."""
         assert self._held is not None
         outputs, targets, experiment = self._held
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
+        seed_all(seed)
         with torch.set_grad_enabled(self._with_gradient):
             part = tree_map(lambda leaf: leaf[places].clone(), outputs)
-            return self._values(copy.deepcopy(experiment), part, rows(targets, places))
+            some, own = rows(targets, places), copy.deepcopy(experiment)
+            return loss_and_metrics(own, part, some, with_loss=not self._random, with_metrics=self._with_metrics)
 
     @torch.no_grad()
     def least_samples(self) -> int:

@@ -14,6 +14,7 @@ from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.training.distributed.batch_split import checked, spread
+from raygpu.training.distributed.micro_batch_check import inexact_metrics
 from raygpu.training.distributed.ranks import ParallelSettings
 from tests.ranks import on_keras_ranks
 from tests.small_data import few
@@ -207,3 +208,34 @@ def test_normalised_parts_of_a_batch_are_told() -> None:
     assert devices.startswith("BatchNormalization: each device normalises its share by itself; synchronized=True")
     assert parts == "BatchNormalization: each part of a batch is normalised by itself"
     assert others == [[], []]
+
+
+class Unseen(Plain):
+    """Scores of one digit, which the untrained model predicts for none."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        minus_nine = keras.initializers.Constant(-9)
+        return keras.Sequential([keras.Input((64,)), keras.layers.Dense(1, bias_initializer=minus_nine)])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        return keras.losses.binary_crossentropy(targets == 3, outputs[:, 0], from_logits=True)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        import keras
+
+        found, wanted = (keras.ops.cast(each, "float32") for each in (outputs[:, 0] > 0, targets == 3))
+        f1 = 2 * keras.ops.sum(found * wanted) / keras.ops.maximum(keras.ops.sum(found + wanted), 1)
+        return {"f1": f1, "found": keras.ops.mean(found)}
+
+
+def test_a_metric_is_told_where_the_untrained_model_hides_it() -> None:
+    rows = np.arange(1200) % 100
+    inputs, targets = (np.asarray(each)[rows] for each in (few(100).train_inputs, few(100).train_targets))
+    source = Source("keras", "here:Unseen", str(Path.cwd()))
+    [line] = inexact_metrics(source, Unseen(), {}, Splits(inputs, targets, inputs, targets))
+    assert line.startswith("validation/f1, of 1,200 samples, is the mean of batches of 1,024")
+    assert " samples with random outputs, but " in line

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from raygpu import Splits
+from raygpu import Mean, Splits
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
@@ -50,6 +50,34 @@ def test_a_metric_of_batches_of_the_test_data_is_told(num_validation: int, num_t
 
 def test_metrics_of_one_batch_need_no_word() -> None:
     assert inexact_metrics(HERE, Third(), {}, with_test_data(300, 900)) == []
+
+
+class Unseen(Plain):
+    """Scores of one digit, which the untrained model predicts for none; its loss takes probabilities alone."""
+
+    def model(self, hp: Any) -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(64, 1), torch.nn.Sigmoid())
+        torch.nn.init.constant_(model[0].bias, -9)  # type: ignore[arg-type]
+        return model
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return torch.nn.functional.binary_cross_entropy(outputs[:, 0], (targets == 3).to(outputs))
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        found, wanted = outputs[:, 0] > 0.5, targets == 3
+        hits = (found & wanted).sum()
+        return {
+            "f1": 2 * hits / (found.sum() + wanted.sum()).clamp(min=1),
+            "precision": hits / found.sum(),
+            "accuracy": (found == wanted).double().mean(),
+            "share": Mean(hits, found.sum()),
+        }
+
+
+def test_a_metric_is_told_where_the_untrained_model_hides_it() -> None:
+    lines = inexact_metrics(HERE, Unseen(), {}, with_test_data(1200, 90))
+    assert sorted(line.partition(",")[0] for line in lines) == ["validation/f1", "validation/precision"]
+    assert all(" samples with random outputs, but " in line for line in lines)
 
 
 class Lazy(Sparse):
