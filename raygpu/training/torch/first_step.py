@@ -22,7 +22,7 @@ from raygpu.training.own_copy import own_copy
 from raygpu.training.random_outputs import SEEDS
 from raygpu.training.sample_pairs import TARGETS, Rows, broadcast_shapes, common_shape, over_pairs, varied_rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
-from raygpu.training.torch.random_outputs import random_outputs
+from raygpu.training.torch.random_outputs import random_outputs, substitutes
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
@@ -107,24 +107,35 @@ def _shapes(tree: Any) -> list[tuple[int, ...]]:
 
 
 def _require_no_memory(experiment: Experiment, outputs: Any, targets: Any) -> None:
-    """Raise ValueError if a metric of some samples depends on which ones were evaluated before, and not on the number
-    of calls or the time alone."""
+    """Raise ValueError if a metric of some samples depends on which ones were evaluated before, or on their outputs,
+    and not on the number of calls or the time alone."""
     places = list(range(num_samples(targets)))
     first, others = places[: len(places) // 2], places[len(places) // 2 :]
-    evaluations = []
+
+    def after(other_outputs: Any, rows: list[int]) -> dict[tuple[str, str], float]:
+        """Return the metrics of the first samples after they and these have been evaluated."""
+        metrics = partial(_metrics, own_copy(experiment))
+        _values(metrics, outputs, targets, first)
+        _values(metrics, other_outputs, targets, rows)
+        return _values(metrics, outputs, targets, first)
+
     try:
-        for between in (others, others, first):
-            metrics = partial(_metrics, own_copy(experiment))
-            evaluations.append([_values(metrics, outputs, targets, rows) for rows in (first, between, first)][-1])
+        values, again = after(outputs, others), after(outputs, others)
     except Exception:  # noqa: BLE001 - metrics may want more samples, or other ones
         return
-    for key, value in evaluations[0].items():
-        again, other = (each.get(key, value) for each in evaluations[1:])
-        if math.isclose(value, again, rel_tol=1e-6) and not math.isclose(value, other, rel_tol=1e-4):
-            raise ValueError(
-                f"{key[0]} of some samples is {value:.4g} or {other:.4g}, by what was evaluated before them: it adds up"
-                " what it has seen; compute it from outputs and targets alone, as torchmetrics.functional does"
-            )
+    steady = {key: value for key, value in values.items() if math.isclose(value, again.get(key, value), rel_tol=1e-6)}
+    for other_outputs, rows in ((outputs, first), *((each, others) for each in substitutes(outputs, targets))):
+        changed: Mapping[tuple[str, str], float] = {}
+        with suppress(Exception):  # as above
+            changed = after(other_outputs, rows)
+        for key, value in steady.items():
+            other = changed.get(key, value)
+            if not math.isclose(value, other, rel_tol=1e-4):
+                raise ValueError(
+                    f"{key[0]} of some samples is {value:.4g} or {other:.4g}, by what was evaluated before them: it"
+                    " adds up what it has seen; compute it from outputs and targets alone, as torchmetrics.functional"
+                    " does"
+                )
 
 
 def _metrics(experiment: Experiment, outputs: Any, targets: Any) -> dict[str, Any]:

@@ -116,6 +116,24 @@ class SeveralTargets(Squeezed):
         return {}
 
 
+class Sparse(Squeezed):
+    """Outputs that NumPy has no arrays for, beside the one that counts."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(nn.Linear):
+            def forward(self, inputs: torch.Tensor) -> Any:
+                rows = super().forward(inputs)
+                return rows, rows.to_sparse(), rows.bfloat16(), torch.complex(rows, rows).conj()
+
+        return Model(4, 1)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs[0], targets)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return super().metrics(outputs[0], targets)
+
+
 class Gaussian(Squeezed):
     """A mean and a variance for each sample, whose likelihood is that of targets (batch, 1)."""
 
@@ -239,6 +257,47 @@ def test_a_metric_that_adds_up_what_it_has_seen_is_refused() -> None:
         first_result(AddsUp(), AddsUp().data(), {})
 
 
+class AddsUpHits(Classes):
+    """Its untrained model is wrong for all samples; `num_classes` of them are never right by chance."""
+
+    num_classes = 1000
+
+    def __init__(self) -> None:
+        self.mean = Counted()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = nn.Linear(4, self.num_classes)
+        nn.init.constant_(model.bias[-1:], 99)
+        return model
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": self.mean((outputs.argmax(1) == targets.squeeze(1)).float())}
+
+
+class AddsUpFew(AddsUpHits):
+    num_classes = 5
+
+
+class AddsUpSigns(Rare):
+    """Its untrained model predicts the same for all samples."""
+
+    def __init__(self) -> None:
+        self.mean = Counted()
+
+    def data(self) -> Splits:
+        labels = (np.arange(len(X)) % 2).astype(np.float32)
+        return Splits(X, labels, X[:8], labels[:8])
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": self.mean(((outputs.squeeze(1) > 0).float() == targets).float())}
+
+
+@pytest.mark.parametrize("kind", [AddsUpHits, AddsUpFew, AddsUpSigns])
+def test_a_metric_that_adds_up_hits_is_refused(kind: type[Regression]) -> None:
+    with pytest.raises(ValueError, match=r"the metric .accuracy. of some samples is .*: it adds up"):
+        first_result(kind(), kind().data(), {})
+
+
 class OwnDraws(Squeezed):
     """A metric by chance, with a generator of its own, and one that takes time."""
 
@@ -268,7 +327,8 @@ class Outputs(Squeezed):
 
 
 @pytest.mark.parametrize(
-    "kind", [Regression, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs, Gaussian, GaussianColumns, Classes, Rare]
+    "kind",
+    [Regression, Sparse, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs, Gaussian, GaussianColumns, Classes, Rare],
 )
 def test_losses_that_compare_sample_by_sample(kind: type[Regression]) -> None:
     result, *_ = first_result(kind(), kind().data(), {})
