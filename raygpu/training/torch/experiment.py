@@ -93,16 +93,42 @@ class TorchExperiment(Experiment):
         return None
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,) or
-        (batch, 1), int64."""
+        """Return the mean cross entropy.
+
+        outputs: logits (batch, classes) or (batch, classes, ...). targets: class indices (batch, ...) or (batch, 1,
+        ...), int64, or class probabilities of the shape of the outputs.
+        """
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, _labels(outputs, targets))
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,) or (batch,
-        1)."""
-        return {"accuracy": (outputs.argmax(dim=-1) == _labels(outputs, targets)).float().mean()}
+        """Return `accuracy`, 0 to 1.
+
+        outputs: logits (batch, classes), or (batch, classes, ...) as `cross_entropy` takes them; with a `loss` of the
+        experiment's own also (batch, ..., classes). targets: class indices (batch, ...) or (batch, 1, ...); with the
+        default loss also class probabilities of the shape of the outputs.
+        """
+        predicted, labels = _classes(outputs, targets, default_loss=not overrides(self, "loss"))
+        return {"accuracy": (predicted == labels).float().mean()}
+
+
+def _classes(outputs: torch.Tensor, targets: torch.Tensor, *, default_loss: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return predicted classes and class indices, of one shape. Raises ValueError for shapes that do not tell which
+    axis has the classes."""
+    labels = _labels(outputs, targets)
+    if outputs.dim() < 2:
+        return outputs.argmax(dim=-1), labels
+    if default_loss and labels.is_floating_point() and labels.shape == outputs.shape:
+        return outputs.argmax(dim=1), labels.argmax(dim=1)
+    possible = {1} if default_loss else {1, outputs.dim() - 1}
+    axes = [axis for axis in possible if outputs.select(axis, 0).shape == labels.shape]
+    if len(axes) != 1:
+        raise ValueError(
+            f"the default metrics cannot tell the classes in outputs {tuple(outputs.shape)} beside targets"
+            f" {tuple(targets.shape)}; override metrics()"
+        )
+    return outputs.argmax(dim=axes[0]), labels
 
 
 def _labels(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

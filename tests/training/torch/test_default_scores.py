@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from raygpu import TorchExperiment
 
@@ -29,3 +31,38 @@ def test_targets_in_a_column_count_as_a_row() -> None:
     hits = sum(int(row.argmax()) == int(label) for row, label in zip(LOGITS, LABELS, strict=True))
     for targets in (LABELS, LABELS[:, None], LABELS[:, None].float()):
         assert float(DEFAULTS.metrics(LOGITS, targets)["accuracy"]) == float(torch.tensor(hits / 12))
+
+
+class OwnLoss(Defaults):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return outputs.mean()
+
+
+def accuracy(experiment: TorchExperiment, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    return float(experiment.metrics(outputs, targets)["accuracy"])
+
+
+@pytest.mark.parametrize("steps", [5, 7])
+def test_the_axis_of_the_classes_is_the_one_of_the_loss(steps: int) -> None:
+    labels = (torch.arange(12)[:, None] + torch.arange(steps)) % 5
+    right = one_hot(labels, 5).movedim(-1, 1).float()
+    assert accuracy(DEFAULTS, right, labels) == accuracy(DEFAULTS, right, labels[:, None]) == 1
+    assert float(DEFAULTS.loss(99 * right, labels)) == 0
+    pictures = right[..., None].expand(-1, -1, -1, 5)
+    assert accuracy(DEFAULTS, pictures, labels[..., None].expand(-1, -1, 5)) == 1
+
+
+def test_a_loss_of_its_own_may_have_the_classes_last() -> None:
+    labels = (torch.arange(12)[:, None] + torch.arange(7)) % 5
+    right = one_hot(labels, 5)
+    assert accuracy(OwnLoss(), right, labels) == accuracy(OwnLoss(), right.movedim(-1, 1), labels) == 1
+    with pytest.raises(ValueError, match=r"classes in outputs \(12, 5, 5\) beside targets \(12, 5\); override metrics"):
+        OwnLoss().metrics(right[:, :5], labels[:, :5])
+
+
+def test_targets_may_be_class_probabilities() -> None:
+    probabilities = one_hot(LABELS, 5) * 0.6 + 0.08
+    assert accuracy(DEFAULTS, LOGITS, probabilities) == accuracy(DEFAULTS, LOGITS, LABELS)
+    assert accuracy(DEFAULTS, LOGITS[:, :, None], probabilities[:, :, None]) == accuracy(DEFAULTS, LOGITS, LABELS)
+    with pytest.raises(ValueError, match=r"cannot tell the classes in outputs \(12, 5\) beside targets \(12, 5\)"):
+        OwnLoss().metrics(LOGITS, probabilities)
