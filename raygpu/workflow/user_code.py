@@ -21,6 +21,8 @@ from raygpu.experiment import (
     Hyperparameters,
     MissingHyperparameter,
     Splits,
+    is_read_later,
+    named,
     reads_later,
 )
 from raygpu.search.command_line import FOLD_PLACEHOLDERS
@@ -31,7 +33,7 @@ from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
 from raygpu.training.distributed.micro_batch_check import inexact_metrics
 from raygpu.training.folds import Folds
-from raygpu.training.torch.experiment import overrides
+from raygpu.training.torch.experiment import IGNORED, overrides
 from raygpu.workflow.cut_batches import cut_batch_lines, ends_of
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
@@ -135,11 +137,17 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
 def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
     """Return lines on metrics that are no means over samples, where an evaluation takes several batches."""
     modules = (getattr(type(code), name).__module__ for name in ("loss", "metrics"))
-    if all(module.startswith("raygpu.") for module in modules):
+    if all(module.startswith("raygpu.") for module in modules) and not _has_ignored(splits.validation_targets):
         return []
     with contextlib.suppress(Exception), contextlib.chdir(source.folder):  # the first step has told it
         return inexact_metrics(source, code, _first_draws(prepared)[0], splits)
     return []
+
+
+def _has_ignored(targets: Arrays) -> bool:
+    """Return whether whole numbers in memory have the one among them that the default loss and metrics leave out."""
+    arrays = (each for each in named(targets).values() if not is_read_later(each))
+    return any(each.dtype.kind == "i" and bool((each == IGNORED).any()) for each in arrays)
 
 
 def _largest(space: Space) -> dict[str, Any]:

@@ -75,6 +75,17 @@ class Largest(TorchExperiment):
         return {"largest": outputs.max(), "accuracy": (outputs.argmax(1) == targets).float().mean()}
 
 
+class Ignoring(TorchExperiment):
+    """Leaves a third of its targets out, by the default loss and metrics."""
+
+    def data(self) -> Splits:
+        inputs = np.random.default_rng(0).normal(size=(2000, 4)).astype(np.float32)
+        return Splits.of(inputs, np.where(np.arange(2000) % 3, np.arange(2000) % 2, -100), validation=0.9)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Linear(4, 2)
+
+
 class Draws(Forgets):
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         found = nn.Linear(4, 2)
@@ -121,6 +132,11 @@ def test_what_data_sets_for_others_is_refused(tmp_path: Path) -> None:
 def test_a_metric_that_is_no_mean_is_told_by_a_sweep_too(tmp_path: Path) -> None:
     (note,) = swept("Largest", tmp_path).notes
     assert note.startswith("validation/largest, of 1,800 samples, is the mean of batches of 1,024, as it is no mean")
+
+
+def test_left_out_targets_of_several_batches_are_told(tmp_path: Path) -> None:
+    names = [note.partition(",")[0] for note in swept("Ignoring", tmp_path).notes]
+    assert names == ["validation/loss", "validation/accuracy"]
 
 
 def test_a_warm_start_tells_what_its_own_seed_draws(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 OWN = ("training_step", "optimizer", "scheduler")
 """Optional methods that change a step of training."""
+IGNORED = -100
+"""Class index of a target that the default loss and metrics leave out, as `cross_entropy` does."""
 
 
 class TorchExperiment(Experiment):
@@ -96,7 +98,7 @@ class TorchExperiment(Experiment):
         """Return the mean cross entropy.
 
         outputs: logits (batch, classes) or (batch, classes, ...). targets: class indices (batch, ...) or (batch, 1,
-        ...), int64, or class probabilities of the shape of the outputs.
+        ...), int64, of which -100 does not count, or class probabilities of the shape of the outputs.
         """
         from torch.nn.functional import cross_entropy
 
@@ -107,10 +109,13 @@ class TorchExperiment(Experiment):
 
         outputs: logits (batch, classes), or (batch, classes, ...) as `cross_entropy` takes them; with a `loss` of the
         experiment's own also (batch, ..., classes). targets: class indices (batch, ...) or (batch, 1, ...); with the
-        default loss also class probabilities of the shape of the outputs.
+        default loss also class probabilities of the shape of the outputs. Class indices of -100 do not count.
         """
         predicted, labels = _classes(outputs, targets, default_loss=not overrides(self, "loss"))
-        return {"accuracy": (predicted == labels).float().mean()}
+        ignored = (labels.long() == IGNORED).sum()
+        counted = labels.numel() - ignored
+        factor = 1 + ignored / counted.clamp(min=1)  # exactly 1 where none is ignored
+        return {"accuracy": (predicted == labels).float().mean() * factor}
 
 
 def _classes(outputs: torch.Tensor, targets: torch.Tensor, *, default_loss: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import one_hot
 
@@ -66,3 +68,27 @@ def test_targets_may_be_class_probabilities() -> None:
     assert accuracy(DEFAULTS, LOGITS[:, :, None], probabilities[:, :, None]) == accuracy(DEFAULTS, LOGITS, LABELS)
     with pytest.raises(ValueError, match=r"cannot tell the classes in outputs \(12, 5\) beside targets \(12, 5\)"):
         OwnLoss().metrics(LOGITS, probabilities)
+
+
+def test_ignored_labels_do_not_count() -> None:
+    labels = LABELS.where(torch.arange(12) % 3 > 0, -100)
+    kept = labels != -100
+    assert float(DEFAULTS.loss(LOGITS, labels)) == pytest.approx(float(DEFAULTS.loss(LOGITS[kept], labels[kept])))
+    assert accuracy(DEFAULTS, LOGITS, labels) == pytest.approx(accuracy(DEFAULTS, LOGITS[kept], labels[kept]))
+    assert accuracy(DEFAULTS, LOGITS, torch.full((12,), -100)) == 0
+    members = torch.stack([LOGITS, -LOGITS]), torch.stack([labels, LABELS])
+    fused = torch.vmap(lambda outputs, targets: DEFAULTS.metrics(outputs, targets)["accuracy"])(*members)
+    assert fused.tolist() == [accuracy(DEFAULTS, *each) for each in zip(*members, strict=True)]
+
+
+@given(st.integers(1, 1500), st.integers(0, 9))
+def test_the_accuracy_is_the_mean_of_hits_to_the_bit(count: int, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    outputs, labels = torch.randn(count, 3, generator=draw), torch.randint(3, (count,), generator=draw)
+    hits = (outputs.argmax(1) == labels).float()
+    assert accuracy(DEFAULTS, outputs, labels) == float(hits.mean())
+
+
+def test_the_class_of_a_byte_that_is_minus_100_counts() -> None:
+    labels = torch.tensor([156, 3], dtype=torch.uint8)
+    assert accuracy(DEFAULTS, one_hot(labels.long(), 200).float(), labels) == 1
