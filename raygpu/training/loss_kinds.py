@@ -9,6 +9,8 @@ from raygpu.experiment import Mean, Sum
 LossKind = Literal["scalar", "mean", "sum"]
 IN_WORDS: dict[LossKind, str] = {"scalar": "a plain number", "mean": "a Mean", "sum": "a Sum"}
 """Name of each kind in messages."""
+ONE_OUTPUT = "one output: the cross entropy of a single class is 0; override loss()"
+"""Fault of a model with one output for each sample beside the default loss."""
 
 
 def loss_kind(value: Any) -> LossKind:

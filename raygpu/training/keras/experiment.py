@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raygpu.experiment import Experiment
+from raygpu.training.loss_kinds import ONE_OUTPUT
 
 
 class KerasExperiment(Experiment):
@@ -20,9 +21,11 @@ class KerasExperiment(Experiment):
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,) or
-        (batch, 1), integers."""
+        (batch, 1), integers. Raises ValueError for outputs of one class."""
         import keras
 
+        if len(outputs.shape) < 2 or outputs.shape[-1] == 1:
+            raise ValueError(ONE_OUTPUT)
         losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
         return keras.ops.mean(losses)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from raygpu.experiment import Experiment
+from raygpu.training.loss_kinds import ONE_OUTPUT
 
 if TYPE_CHECKING:
     import torch
@@ -98,10 +99,13 @@ class TorchExperiment(Experiment):
         """Return the mean cross entropy.
 
         outputs: logits (batch, classes) or (batch, classes, ...). targets: class indices (batch, ...) or (batch, 1,
-        ...), int64, of which -100 does not count, or class probabilities of the shape of the outputs.
+        ...), int64, of which -100 does not count, or class probabilities of the shape of the outputs. Raises ValueError
+        for outputs of one class.
         """
         from torch.nn.functional import cross_entropy
 
+        if outputs.dim() < 2 or outputs.shape[1] == 1:
+            raise ValueError(ONE_OUTPUT)
         return cross_entropy(outputs, _labels(outputs, targets))
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:

@@ -32,3 +32,9 @@ def test_targets_in_a_column_count_as_a_row() -> None:
         assert losses[0] == losses[1]
         for targets in (labels, labels[..., None], labels[..., None].astype(np.uint8)):
             assert float(Defaults().metrics(outputs, targets)["accuracy"]) == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("shape", [(12, 1), (12,), (12, 5, 1)])
+def test_one_output_has_no_cross_entropy(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^one output: the cross entropy of a single class is 0; override loss\(\)$"):
+        Defaults().loss(np.zeros(shape, np.float32), np.zeros(shape, np.float32))

@@ -92,3 +92,12 @@ def test_the_accuracy_is_the_mean_of_hits_to_the_bit(count: int, seed: int) -> N
 def test_the_class_of_a_byte_that_is_minus_100_counts() -> None:
     labels = torch.tensor([156, 3], dtype=torch.uint8)
     assert accuracy(DEFAULTS, one_hot(labels.long(), 200).float(), labels) == 1
+
+
+@pytest.mark.parametrize("shape", [(12, 1), (12,), (12, 1, 5)])
+def test_one_output_has_no_cross_entropy(shape: tuple[int, ...]) -> None:
+    for targets in (torch.rand(shape), torch.zeros(12, dtype=torch.int64)):
+        with pytest.raises(
+            ValueError, match=r"^one output: the cross entropy of a single class is 0; override loss\(\)$"
+        ):
+            DEFAULTS.loss(torch.randn(shape), targets)
