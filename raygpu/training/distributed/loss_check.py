@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -36,6 +36,11 @@ LOOKED_AT = 4_000_000
 """Largest number of array elements to search for rare values."""
 SEARCHED = 200_000_000
 """Largest number of array elements to search for the smallest and the largest one."""
+FITTED = 32
+"""Largest number of samples of which a model fits some, for a comparison."""
+OUTPUT_STEPS = tuple(0.1 * 3**number for number in range(10))
+"""Lengths of the steps by which outputs are fitted to targets of any size: the largest change of an output by the
+gradient that it has at the beginning."""
 BUDGET_S = 10.0
 """Approximate seconds of a comparison."""
 DOUBLE, SINGLE, HALF = 1e-6, 1e-4, 3e-2
@@ -65,6 +70,10 @@ class Value:
         return self.total / (self.weight or 1.0)
 
 
+PartValues = Callable[[slice], Mapping[str, Value]]
+"""Function that returns the loss and the metrics of a part of some samples."""
+
+
 class LossEvaluator(Protocol):
     """An experiment's untrained model on some of its samples."""
 
@@ -83,6 +92,10 @@ class LossEvaluator(Protocol):
     def held(self, places: slice, seed: int = 0) -> Mapping[str, Value]:
         """Return the loss and the metrics of a part of the kept outputs; state and random numbers begin anew."""
 
+    def fitted(self, rows: np.ndarray) -> Iterator[PartValues]:
+        """Yield functions that return values of a part of these samples, for a model that fits some of them ever
+        better. Raises any exception of the experiment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -98,10 +111,13 @@ class Difference:
     sizes: tuple[int, ...] = ()
     """Samples of each part."""
     value: Value | None = None
+    is_fitted: bool = False
+    """Whether the model fits some of the samples."""
 
     def __str__(self) -> str:
         cut = " + ".join(map(str, self.sizes)) if len(self.sizes) < 4 else f"{len(self.sizes)} parts"
-        return f"{self.whole:.6g} of {sum(self.sizes)} samples, but {self.together:.6g} from parts of {cut}"
+        when = ", once the model fits some of them" if self.is_fitted else ""
+        return f"{self.whole:.6g} of {sum(self.sizes)} samples, but {self.together:.6g} from parts of {cut}{when}"
 
 
 def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int = MOST) -> list[Difference]:
@@ -127,7 +143,36 @@ def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int 
         again = look.values(rows)
         inexact = [difference for difference in inexact if _same(values[difference.name], again[difference.name], look)]
     unsteady = [name for name, value in values.items() if not _same(value, again[name], look)]
-    return inexact + _unsteady(look, rows, unsteady)
+    inexact += _unsteady(look, rows, unsteady)
+    return inexact or _fitted_differences(look, rows[:FITTED], list(steady))
+
+
+def fit_shares(count: int) -> np.ndarray:
+    """Return how far a model shall fit each of some samples, 0 to 1: a third of them not at all, a third fully;
+    (count,)."""
+    return np.clip(3 * np.random.default_rng(0).random(count) - 1, 0.0, 1.0)
+
+
+def _fitted_differences(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
+    """Compare what has added up so far where the model fits some of the samples and not others: a mean over hard or
+    over confident samples is one over all of them before a training. Empty if that cannot be tested."""
+    began, compared = time.perf_counter(), list(cuts(len(rows)))
+    with contextlib.suppress(Exception), random_state_kept():  # a loss may not take such outputs
+        for values_of in look.fitted(rows):
+            whole, again = values_of(slice(0, len(rows))), values_of(slice(0, len(rows)))
+            names = [
+                name for name in names if math.isfinite(whole[name].result) and _same(whole[name], again[name], look)
+            ]
+            for sizes in compared:
+                if time.perf_counter() - began > BUDGET_S:
+                    return []
+                parts_of_it = _parts(values_of, sizes)
+                found = [
+                    _compared(look, name, whole[name], [part[name] for part in parts_of_it], sizes) for name in names
+                ]
+                if any(found):
+                    return [replace(each, is_fitted=True) for each in found if each is not None]
+    return []
 
 
 def depends_on_others(made: Callable[[np.ndarray], Sequence[np.ndarray]], total: int, groups: int = 2) -> bool:
@@ -245,8 +290,13 @@ def _blamed(look: LossEvaluator, rows: np.ndarray, found: Difference) -> Differe
 
 
 def _held_parts(look: LossEvaluator, name: str, sizes: Sequence[int]) -> list[Value]:
+    return [values[name] for values in _parts(look.held, sizes)]
+
+
+def _parts(values_of: PartValues, sizes: Sequence[int]) -> list[Mapping[str, Value]]:
+    """Return the values of consecutive parts of some samples."""
     ends = np.cumsum(sizes).tolist()
-    return [look.held(slice(end - size, end))[name] for end, size in zip(ends, sizes, strict=True)]
+    return [values_of(slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:

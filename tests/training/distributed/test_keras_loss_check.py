@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygpu import KerasExperiment, Splits, dataset_splits
+from raygpu import KerasExperiment, Mean, Splits, dataset_splits
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
@@ -131,6 +131,25 @@ class AddedSum(Plain):
     layers = adding(lambda keras, squares: keras.ops.sum(squares))
 
 
+class Hard(Plain):
+    """The mean over samples with a large loss: over all, until some of them are learned."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import tensorflow as tf
+
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+        hard = tf.cast(losses > 0.5, losses.dtype)
+        return self.mean(tf.reduce_sum(losses * hard), tf.reduce_sum(hard))
+
+    def mean(self, total: Any, count: Any) -> Any:
+        return total / count
+
+
+class HardAsMean(Hard):
+    def mean(self, total: Any, count: Any) -> Any:
+        return Mean(total, count)
+
+
 class Padded(KerasExperiment):
     """Samples of unequal lengths, filled up by zeros over which the model takes the mean."""
 
@@ -183,7 +202,7 @@ def test_what_parts_change_is_told(code: Any, words: str, values: dict[str, Any]
     assert words in line
 
 
-@pytest.mark.parametrize("code", [Plain(), AddedMean(), Noisy()])
+@pytest.mark.parametrize("code", [Plain(), AddedMean(), Noisy(), HardAsMean()])
 def test_what_parts_do_not_change_is_not(code: Any) -> None:
     assert lines(code) == ()
 
@@ -195,6 +214,11 @@ def test_a_loss_by_share_has_gradients_of_shares() -> None:
 def test_a_sum_that_a_layer_adds_to_the_loss_is_refused() -> None:
     with pytest.raises(BadInput, match=r"what add_loss\(\) adds to the loss is no mean over samples: .* but "):
         lines(AddedSum())
+
+
+def test_a_mean_over_hard_samples_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"no mean over samples: .*, once the model fits some of them"):
+        lines(Hard())
 
 
 def notes(ranks: Any) -> list[list[str]]:
