@@ -170,11 +170,6 @@ class TorchLossEvaluator(TorchValues):
         seed_all(0)
         return _arrays(forward(model, rows(self._inputs, torch.from_numpy(some))))
 
-    @property
-    def _count(self) -> int:
-        """Number of samples that there are."""
-        return len(next(iter(tree_leaves(self._targets))))
-
     def gradient_adds_up(self) -> bool:
         """Return whether the gradient of a few samples follows from those of parts of them, as a training computes
         these; True if that cannot be tested.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import time
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,8 @@ SMALLEST = 0.01
 
 
 class TorchValues:
-    """An untrained model on the CPU, in float64 if its code takes that.
+    """An untrained model on the CPU, in float64 if its code takes that, and in evaluation mode unless a step needs
+    another.
 
     The loss is evaluated with gradients recorded, as in a training, unless it then needs more than outputs.
     with_metrics: whether the loss and the metrics of an evaluation are meant; else it is the loss of a training.
@@ -55,18 +58,23 @@ class TorchValues:
         self._experiment, self._with_metrics = experiment, with_metrics
         self._hp, self._arrays = hp, (inputs, targets)
         self._has_own_step = overrides(experiment, "training_step") and not with_metrics  # which are of an evaluation
-        self.exact = self._with_gradient = False
+        self.exact = self._with_gradient = self._in_training = False
         self._held: tuple[Any, Tensors, Any] | None = None
         with_gradient = (False,) if with_metrics else (True, False)
-        if not any(self._works(dtype, each) for dtype in (torch.float64, None) for each in with_gradient):
+        in_training = (False, True) if self._has_own_step else (False,)
+        if not any(self._works(*each) for each in product((torch.float64, None), with_gradient, in_training)):
+            self._in_training = self._has_own_step
             self._prepare(None)  # what its code raises shows when it is looked at
 
-    def _works(self, dtype: torch.dtype | None, with_gradient: bool) -> bool:
-        """Return whether the model's code runs with numbers of this dtype; None for its own."""
-        self.exact, self._with_gradient = dtype is not None, with_gradient
+    def _works(self, dtype: torch.dtype | None, with_gradient: bool, in_training: bool) -> bool:
+        """Return whether the model's code runs with numbers of this dtype; None for its own.
+
+        in_training: whether the model trains, as a step may need: of auxiliary outputs that an evaluation lacks.
+        """
+        self.exact, self._with_gradient, self._in_training = dtype is not None, with_gradient, in_training
         try:
             self._prepare(dtype)
-            self.values(np.arange(2))
+            self.values(np.arange(min(4, self._count) if self._has_own_step else 2))
         except Exception:  # noqa: BLE001 - code that names float32, or reads what only a training leaves
             return False
         return True
@@ -82,9 +90,30 @@ class TorchValues:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with torch.set_grad_enabled(self._with_gradient):
             if self._has_own_step:
-                return {"loss": Value.of(self._loss(self._experiment, self.model, torch.from_numpy(chosen)))}
+                with self._in_step_mode():
+                    return {"loss": Value.of(self._loss(self._experiment, self.model, torch.from_numpy(chosen)))}
             outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
             return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
+
+    @contextlib.contextmanager
+    def _in_step_mode(self) -> Iterator[None]:
+        """Let the model train while a step needs that; its buffers are the same afterwards."""
+        if not self._in_training:
+            yield
+            return
+        before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        train_steadily(self.model)
+        try:
+            yield
+        finally:
+            self.model.eval()
+            for buffer, values in before:
+                buffer.data.copy_(values)
+
+    @property
+    def _count(self) -> int:
+        """Number of samples that there are."""
+        return len(next(iter(tree_leaves(self._targets))))
 
     def _values(self, experiment: Any, outputs: Any, targets: Tensors) -> dict[str, Value]:
         loss_and_metrics = {"loss": experiment.loss(outputs, targets)}
@@ -161,7 +190,9 @@ class TorchValues:
         self.model = self._model()
         try:
             for number in range(MODEL_STEPS):
-                backward(self._loss(copy.deepcopy(self._experiment), self.model, some))
+                with self._in_step_mode():
+                    loss = self._loss(copy.deepcopy(self._experiment), self.model, some)
+                backward(loss)
                 _take_step(self.model)
                 if number % COMPARED_STEPS == COMPARED_STEPS - 1:
                     yield lambda places: self.values(chosen[places])

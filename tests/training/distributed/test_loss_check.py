@@ -79,47 +79,6 @@ def present(self: Any, outputs: Any, targets: Any) -> Any:
     return functional.mse_loss(outputs[there, 0], targets[there])
 
 
-def hard(outputs: Any, targets: Any) -> tuple[Any, Any]:
-    """The losses that are large, and their number: of all samples, until some of them are learned."""
-    losses = functional.cross_entropy(outputs, targets, reduction="none")
-    chosen = (losses.detach() > 0.5).to(losses)
-    return (losses * chosen).sum(), chosen.sum()
-
-
-def mean_of_hard(self: Any, outputs: Any, targets: Any) -> Any:
-    total, count = hard(outputs, targets)
-    return total / count.clamp(min=1)
-
-
-def mean_of_far(self: Any, outputs: Any, targets: Any) -> Any:
-    far = (outputs - outputs.detach().new_tensor(1.0e3)).square().mean(1)
-    chosen = (far.detach() > 1e5).to(far)
-    return (far * chosen).sum() / chosen.sum().clamp(min=1)
-
-
-def step_on_hard(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
-    return mean_of_hard(self, model(inputs), targets)
-
-
-def confident(model: Any, inputs: Any, targets: Any) -> tuple[Any, Any, Any]:
-    """The loss of the targets; of confident samples, that of a second view, and their number."""
-    outputs = model(inputs)
-    confidence, found = outputs.detach().softmax(1).max(1)
-    chosen = (confidence > 0.9).to(outputs)
-    second = functional.cross_entropy(model(0.9 * inputs), found, reduction="none") * chosen
-    return functional.cross_entropy(outputs, targets), second, chosen.sum().clamp(min=1)
-
-
-def step_on_confident(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
-    supervised, second, count = confident(model, inputs, targets)
-    return supervised + second.sum() / count
-
-
-def step_on_confident_of_all(self: Any, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
-    supervised, second, _ = confident(model, inputs, targets)
-    return supervised + second.mean()
-
-
 def weights(outputs: Any) -> Any:
     return torch.linspace(0.5, 2, 10, dtype=outputs.dtype)
 
@@ -136,10 +95,6 @@ REFUSED = {
     "a mask by name": {"data": with_mask, "loss": masked},
     "Dice": {"loss": dice},
     "contrastive": {"loss": contrastive},
-    "hard samples": {"loss": mean_of_hard},
-    "hard samples, of large outputs": {"loss": mean_of_far},
-    "hard samples in a step": {"training_step": step_on_hard},
-    "confident samples in a step": {"training_step": step_on_confident},
     "contrastive in training alone": {
         "loss": lambda self, o, t: contrastive(self, o, t) if o.requires_grad else o.mean()
     },
@@ -163,15 +118,6 @@ ACCEPTED = {
         "loss": lambda self, o, t: Mean(
             functional.cross_entropy(o, t, ignore_index=3, reduction="sum"), (t != 3).sum()
         )
-    },
-    "hard samples as a Mean": {"loss": lambda self, o, t: Mean(*hard(o, t))},
-    "hard samples as a Mean in a step": {
-        "training_step": lambda self, model, inputs, targets, hp: Mean(*hard(model(inputs), targets))
-    },
-    "confident samples as a mean over all in a step": {"training_step": step_on_confident_of_all},
-    "shares": {
-        "model": lambda self, hp: nn.Sequential(nn.Linear(64, 10), nn.Softmax(dim=1)),
-        "loss": lambda self, o, t: functional.binary_cross_entropy(o, functional.one_hot(t, 10).to(o)),
     },
     "in float32 alone": {"loss": lambda self, o, t: functional.cross_entropy(o.float(), t, weight=torch.ones(10))},
 }  # fmt: skip
