@@ -75,6 +75,15 @@ class Largest(TorchExperiment):
         return {"largest": outputs.max(), "accuracy": (outputs.argmax(1) == targets).float().mean()}
 
 
+class LargestOfMany(Largest):
+    """Fails on fewer samples than an evaluation takes, and not on the few of a first step."""
+
+    def metrics(self, outputs: Any, targets: Any) -> Any:
+        if 8 < len(outputs) < 500:
+            raise ValueError("too few")
+        return super().metrics(outputs, targets)
+
+
 class Draws(Forgets):
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         found = nn.Linear(4, 2)
@@ -121,6 +130,11 @@ def test_what_data_sets_for_others_is_refused(tmp_path: Path) -> None:
 def test_a_metric_that_is_no_mean_is_told_by_a_sweep_too(tmp_path: Path) -> None:
     (note,) = swept("Largest", tmp_path).notes
     assert note.startswith("validation/largest, of 1,800 samples, is the mean of batches of 1,024, as it is no mean")
+
+
+def test_a_metric_that_is_not_looked_at_is_told_by_a_sweep_too(tmp_path: Path) -> None:
+    (note,) = swept("LargestOfMany", tmp_path).notes
+    assert "whether its metrics are means over samples is not known, as a look at them failed: " in note
 
 
 def test_a_warm_start_tells_what_its_own_seed_draws(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from raygpu.training.distributed.loss_check import (
     collated_with_others,
     depends_on_others,
     fit_shares,
+    try_values,
 )
 from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.keras_private_api import all_layers
@@ -45,14 +46,14 @@ class KerasLossEvaluator:
     def __init__(
         self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool
     ) -> None:
-        self._experiment, self._with_metrics = experiment, with_metrics
+        self._experiment, self.with_metrics = experiment, with_metrics
         self._hp, self._inputs, self._targets = hp, inputs, targets
         self.rounding = DOUBLE
         self._held: tuple[Any, Arrays, Any] | None = None
         before = keras.config.floatx(), keras.config.dtype_policy()
         try:
             self._prepare("float64", "float64")
-            self.values(np.arange(2))
+            try_values(self, 2, num_samples(targets))
         except Exception:  # noqa: BLE001 - code that names float32; what else it raises, it raises again
             self.rounding = SINGLE
             self._prepare(*before)
@@ -75,14 +76,14 @@ class KerasLossEvaluator:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with no_gpu():
             loss_and_metrics = self._values(self._experiment, self._outputs(rows), take(self._targets, rows))
-            if self._model.losses and not self._with_metrics:
+            if self._model.losses and not self.with_metrics:
                 loss_and_metrics[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
         return loss_and_metrics
 
     def _values(self, experiment: Any, outputs: Any, targets: Arrays) -> dict[str, Value]:
         target_tensors = tensors(targets)
         loss_and_metrics = {"loss": experiment.loss(outputs, target_tensors)}
-        if self._with_metrics:
+        if self.with_metrics:
             loss_and_metrics |= experiment.metrics(outputs, target_tensors)
         return {name: Value.of(value) for name, value in loss_and_metrics.items()}
 

@@ -79,6 +79,8 @@ class LossEvaluator(Protocol):
 
     rounding: float
     """Largest relative difference that is rounding: DOUBLE, SINGLE or HALF."""
+    with_metrics: bool
+    """Whether the values are those of an evaluation; these may not exist for a few samples, as a score of classes."""
 
     def values(self, rows: np.ndarray) -> Mapping[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
@@ -129,12 +131,9 @@ def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int 
     if most < 2:
         return []
     rows = chosen_rows(inputs, targets, most)
-    look.values(rows[: min(2, most)])  # warm
-    began = time.perf_counter()
-    look.values(rows[: min(4, most)])
-    each = (time.perf_counter() - began) / min(4, most)
     planned = len(list(cuts(most))) + 2
-    rows = chosen_rows(inputs, targets, max(min(FEW, most), min(most, int(BUDGET_S / (each * planned)))))
+    affordable = int(BUDGET_S / (_seconds_each(look, rows) * planned))
+    rows = chosen_rows(inputs, targets, max(min(FEW, most), min(most, affordable)))
     values, again = look.values(rows), look.values(rows)
     steady = {name: value for name, value in values.items() if _same(value, again[name], look)}
     looked = [_first_difference(look, rows, name, value) for name, value in steady.items()]
@@ -145,6 +144,32 @@ def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int 
     unsteady = [name for name, value in values.items() if not _same(value, again[name], look)]
     inexact += _unsteady(look, rows, unsteady)
     return inexact or _fitted_differences(look, rows[:FITTED], list(steady))
+
+
+def _seconds_each(look: LossEvaluator, rows: np.ndarray) -> float:
+    """Return the seconds that a sample takes, beside a few others; beside more where metrics need these."""
+    counts = [min(count, len(rows)) for count in ((4, 4 * FEW, len(rows)) if look.with_metrics else (4,))]
+    for count in counts:
+        try:
+            look.values(rows[: count // 2])  # warm
+            began = time.perf_counter()
+            look.values(rows[:count])
+        except Exception:
+            if count == counts[-1]:
+                raise
+            continue
+        return (time.perf_counter() - began) / count
+    raise AssertionError
+
+
+def try_values(look: LossEvaluator, few: int, total: int) -> None:
+    """Evaluate a few samples, or all of them where metrics need more. Raises any exception of the experiment."""
+    try:
+        look.values(np.arange(few))
+    except Exception:
+        if not look.with_metrics:
+            raise
+        look.values(np.arange(total))
 
 
 def fit_shares(count: int) -> np.ndarray:
@@ -268,11 +293,21 @@ def _rows_of_values(array: np.ndarray, most: int) -> list[int]:
 def _first_difference(look: LossEvaluator, rows: np.ndarray, name: str, whole: Value) -> Difference | None:
     if not math.isfinite(whole.result):
         return Difference(name, "unsteady")
-    for sizes in cuts(len(rows)):
-        values = [look.values(part)[name] for part in np.split(rows, np.cumsum(sizes)[:-1])]
+    failed: list[Exception] = []
+    compared = list(cuts(len(rows)))
+    for sizes in compared:
+        try:
+            values = [look.values(part)[name] for part in np.split(rows, np.cumsum(sizes)[:-1])]
+        except Exception as error:
+            if not look.with_metrics:
+                raise
+            failed.append(error)  # of a metric that these few samples do not have
+            continue
         difference = _compared(look, name, whole, values, sizes)
         if difference is not None:
             return _blamed(look, rows, difference)
+    if len(failed) == len(compared):
+        raise failed[-1]
     return None
 
 

@@ -28,6 +28,7 @@ from raygpu.training.distributed.loss_check import (
     PartValues,
     Value,
     fit_shares,
+    try_values,
 )
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, summed_loss
@@ -55,7 +56,7 @@ class TorchValues:
     def __init__(
         self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool
     ) -> None:
-        self._experiment, self._with_metrics = experiment, with_metrics
+        self._experiment, self.with_metrics = experiment, with_metrics
         self._hp, self._arrays = hp, (inputs, targets)
         self._has_own_step = overrides(experiment, "training_step") and not with_metrics  # which are of an evaluation
         self.exact = self._with_gradient = self._in_training = False
@@ -74,7 +75,7 @@ class TorchValues:
         self.exact, self._with_gradient, self._in_training = dtype is not None, with_gradient, in_training
         try:
             self._prepare(dtype)
-            self.values(np.arange(min(4, self._count) if self._has_own_step else 2))
+            try_values(self, min(4, self._count) if self._has_own_step else 2, self._count)
         except Exception:  # noqa: BLE001 - code that names float32, or reads what only a training leaves
             return False
         return True
@@ -117,7 +118,7 @@ class TorchValues:
 
     def _values(self, experiment: Any, outputs: Any, targets: Tensors) -> dict[str, Value]:
         loss_and_metrics = {"loss": experiment.loss(outputs, targets)}
-        if self._with_metrics:
+        if self.with_metrics:
             loss_and_metrics |= experiment.metrics(outputs, targets)
         return {name: Value.of(value) for name, value in loss_and_metrics.items()}
 
