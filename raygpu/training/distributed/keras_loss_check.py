@@ -15,16 +15,14 @@ from raygpu.training.distributed.loss_check import (
     ADD_LOSS,
     DOUBLE,
     HALF,
-    MIXED,
     OUTPUT_STEPS,
     SINGLE,
     PartValues,
     Value,
-    collated_with_others,
-    depends_on_others,
     fit_shares,
     try_values,
 )
+from raygpu.training.distributed.sample_dependence import MIXED, collated_with_others, depends_on_others
 from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.keras_private_api import all_layers
 from raygpu.training.keras.quiet_import import keras, tf

@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 from raygpu.experiment import Experiment, Hyperparameters, Mean, Splits, Sum
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.distributed.constant_draws import ConstantDraws
-from raygpu.training.distributed.loss_check import MIXED, Value, collated_with_others, depends_on_others
+from raygpu.training.distributed.loss_check import Value
+from raygpu.training.distributed.sample_dependence import MIXED, collated_with_others, depends_on_others
 from raygpu.training.distributed.torch_values import TorchValues, train_steadily
 from raygpu.training.torch.data import rows
 from raygpu.training.torch.experiment import forward, overrides
