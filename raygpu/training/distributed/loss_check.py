@@ -37,6 +37,8 @@ FITTED = 32
 OUTPUT_STEPS = tuple(0.1 * 3**number for number in range(10))
 """Lengths of the steps by which outputs are fitted to targets of any size: the largest change of an output by the
 gradient that it has at the beginning."""
+OVERSHOT = 10.0
+"""Factor of the loss above which outputs have left those that a training may have."""
 BUDGET_S = 10.0
 """Approximate seconds of a comparison."""
 DOUBLE, SINGLE, HALF = 1e-6, 1e-4, 3e-2
@@ -177,20 +179,22 @@ def fit_shares(count: int) -> np.ndarray:
 def _fitted_differences(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
     """Compare what has added up so far where the model fits some of the samples and not others: a mean over hard or
     over confident samples is one over all of them before a training. Empty if that cannot be tested."""
-    began, compared = time.perf_counter(), list(cuts(len(rows)))
+    began, largest, all_rows = time.perf_counter(), 0.0, slice(0, len(rows))
     with contextlib.suppress(Exception), random_state_kept():  # a loss may not take such outputs
         for values_of in look.fitted(rows):
-            whole, again = values_of(slice(0, len(rows))), values_of(slice(0, len(rows)))
-            names = [
-                name for name in names if math.isfinite(whole[name].result) and _same(whole[name], again[name], look)
-            ]
-            for sizes in compared:
+            whole, again = values_of(all_rows), values_of(all_rows)
+            loss = abs(whole["loss"].result)
+            largest = largest or OVERSHOT * loss
+            if loss > largest:
+                break
+            steady = [name for name in names if _same(whole[name], again[name], look)]
+            names = [name for name in steady if math.isfinite(whole[name].result)]
+            for sizes in cuts(len(rows)):
                 if time.perf_counter() - began > BUDGET_S:
                     return []
-                parts_of_it = _parts(values_of, sizes)
-                found = [
-                    _compared(look, name, whole[name], [part[name] for part in parts_of_it], sizes) for name in names
-                ]
+                values = _parts(values_of, sizes)
+                pairs = ((name, [part[name] for part in values]) for name in names)
+                found = [_compared(look, name, whole[name], each, sizes) for name, each in pairs]
                 if any(found):
                     return [replace(each, is_fitted=True) for each in found if each is not None]
     return []
