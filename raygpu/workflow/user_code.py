@@ -31,7 +31,7 @@ from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
-from raygpu.training.distributed.micro_batch_check import inexact_metrics
+from raygpu.training.distributed.micro_batch_check import metric_lines
 from raygpu.training.folds import Folds
 from raygpu.training.torch.experiment import IGNORED, overrides
 from raygpu.workflow.cut_batches import cut_batch_lines, ends_of
@@ -139,8 +139,9 @@ def _metric_lines(prepared: Prepared, source: Source, code: Experiment, splits: 
     modules = (getattr(type(code), name).__module__ for name in ("loss", "metrics"))
     if all(module.startswith("raygpu.") for module in modules) and not _has_ignored(splits.validation_targets):
         return []
-    with contextlib.suppress(Exception), contextlib.chdir(source.folder):  # the first step has told it
-        return inexact_metrics(source, code, _first_draws(prepared)[0], splits)
+    for values in _first_draws(prepared):
+        with contextlib.suppress(MissingHyperparameter), contextlib.chdir(source.folder):  # of a conditional one
+            return metric_lines(source, code, values, splits)
     return []
 
 

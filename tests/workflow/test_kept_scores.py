@@ -86,6 +86,15 @@ class Ignoring(TorchExperiment):
         return nn.Linear(4, 2)
 
 
+class LargestOfMany(Largest):
+    """Fails on fewer samples than an evaluation takes, and not on the few of a first step."""
+
+    def metrics(self, outputs: Any, targets: Any) -> Any:
+        if 8 < len(outputs) < 500:
+            raise ValueError("too few")
+        return super().metrics(outputs, targets)
+
+
 class Draws(Forgets):
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         found = nn.Linear(4, 2)
@@ -137,6 +146,11 @@ def test_a_metric_that_is_no_mean_is_told_by_a_sweep_too(tmp_path: Path) -> None
 def test_left_out_targets_of_several_batches_are_told(tmp_path: Path) -> None:
     names = [note.partition(",")[0] for note in swept("Ignoring", tmp_path).notes]
     assert names == ["validation/loss", "validation/accuracy"]
+
+
+def test_a_metric_that_is_not_looked_at_is_told_by_a_sweep_too(tmp_path: Path) -> None:
+    (note,) = swept("LargestOfMany", tmp_path).notes
+    assert "whether its metrics are means over samples is not known, as a look at them failed: " in note
 
 
 def test_a_warm_start_tells_what_its_own_seed_draws(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from raygpu.training.distributed.micro_batch_check import (
     LOOKED_AT,
     effect_lines,
     gradient_lines,
-    inexact_metrics,
     loss_evaluator,
     loss_line,
+    metric_lines,
     require_dense,
     state_lines,
     users_code,
@@ -150,7 +150,7 @@ def _checked(
         else:
             most = max(parallel.global_batch, LOOKED_AT)
             lines += dict.fromkeys(loss_line(each, source) for each in differences(look, inputs, targets, most))
-    lines += inexact_metrics(source, code, config.hyperparameters, all_splits)
+    lines += metric_lines(source, code, config.hyperparameters, all_splits)
     return BatchPlan(parallel, tuple(lines), lr_line)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,15 @@ from raygpu.training.distributed.loss_check import (
     ADD_LOSS,
     DOUBLE,
     HALF,
-    MIXED,
+    OUTPUT_STEPS,
     SINGLE,
+    PartValues,
     Value,
-    collated_with_others,
-    depends_on_others,
+    fit_shares,
     loss_and_metrics,
+    try_values,
 )
+from raygpu.training.distributed.sample_dependence import MIXED, collated_with_others, depends_on_others
 from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.keras_private_api import all_layers
 from raygpu.training.keras.quiet_import import keras, tf
@@ -44,7 +46,7 @@ class KerasLossEvaluator:
     def __init__(
         self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool
     ) -> None:
-        self._experiment, self._with_metrics = experiment, with_metrics
+        self._experiment, self.with_metrics = experiment, with_metrics
         self._hp, self._inputs, self._targets = hp, inputs, targets
         self.rounding = DOUBLE
         self._held: tuple[Any, Arrays, Any] | None = None
@@ -52,7 +54,7 @@ class KerasLossEvaluator:
         before = keras.config.floatx(), keras.config.dtype_policy()
         try:
             self._prepare("float64", "float64")
-            self.values(np.arange(2))
+            try_values(self, 2, num_samples(targets))
         except Exception:  # noqa: BLE001 - code that names float32; what else it raises, it raises again
             self.rounding = SINGLE
             self._prepare(*before)
@@ -75,8 +77,8 @@ class KerasLossEvaluator:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with no_gpu():
             targets = tensors(take(self._targets, rows))
-            values = loss_and_metrics(self._experiment, self._outputs(rows), targets, with_metrics=self._with_metrics)
-            if self._model.losses and not self._with_metrics:
+            values = loss_and_metrics(self._experiment, self._outputs(rows), targets, with_metrics=self.with_metrics)
+            if self._model.losses and not self.with_metrics:
                 values[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
         return values
 
@@ -102,8 +104,33 @@ class KerasLossEvaluator:
         with no_gpu():
             part = tf.nest.map_structure(lambda leaf: leaf[places], outputs)
             some, own = tensors(take(targets, places)), copy.deepcopy(experiment)
-            values = loss_and_metrics(own, part, some, with_loss=not self._random, with_metrics=self._with_metrics)
+            values = loss_and_metrics(own, part, some, with_loss=not self._random, with_metrics=self.with_metrics)
         return {ADD_LOSS: Value.of(math.nan), **values}  # which outputs do not tell
+
+    def fitted(self, rows: np.ndarray) -> Iterator[PartValues]:
+        """Yield functions that return values of a part of these samples, for outputs that fit some of them ever better.
+        Raises any exception of the experiment."""
+        self.hold(rows)
+        assert self._held is not None
+        outputs, *others = self._held
+        shares, scales = fit_shares(len(rows)), None
+        for length in OUTPUT_STEPS:
+            gradients = self._gradients_of_outputs(outputs, *others)
+            scales = [_scales(each, shares) for each in gradients] if scales is None else scales
+            leaves = zip(tf.nest.flatten(outputs), gradients, scales, strict=True)
+            moved = [leaf if each is None else leaf - length * each * scale for leaf, each, scale in leaves]
+            outputs = tf.nest.pack_sequence_as(outputs, moved)
+            self._held = outputs, *others
+            yield self.held
+
+    def _gradients_of_outputs(self, outputs: Any, targets: Arrays, experiment: Any) -> list[Any]:
+        """Return the gradient of the loss for each tensor of these outputs; None for those without one."""
+        with no_gpu(), tf.GradientTape() as tape:
+            leaves = tf.nest.flatten(outputs)
+            tape.watch([leaf for leaf in leaves if leaf.dtype.is_floating])
+            loss = Loss.of(copy.deepcopy(experiment).loss(outputs, tensors(targets)), [], in_float32).objective()
+        gradients = tape.gradient(loss, leaves)
+        return [None if each is None else tf.where(tf.math.is_finite(each), each, 0) for each in gradients]
 
     def augments_together(self) -> bool:
         """Return whether `augment` makes a sample of others of its batch too, as one that mixes samples."""
@@ -239,6 +266,16 @@ class _SteadyModel:
 def batch_norms(model: Any) -> list[Any]:
     """Return a model's layers that normalise by the statistics of a batch."""
     return [layer for layer in all_layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def _scales(gradient: Any, shares: np.ndarray) -> Any:
+    """Return the factors of the samples of a gradient (samples, ...) whose largest numbers become these shares; 0 where
+    it is 0. None without a gradient."""
+    if gradient is None:
+        return None
+    largest = np.abs(np.asarray(gradient)).reshape(len(shares), -1).max(1)
+    factors = np.divide(shares, largest, out=np.zeros_like(shares), where=largest > 0)
+    return tf.constant(factors.reshape(-1, *[1] * (len(gradient.shape) - 1)), gradient.dtype)
 
 
 def _arrays(found: Any) -> list[np.ndarray]:

@@ -16,10 +16,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Experiment, Mean, Sum, named, num_samples
+from raygpu.experiment import Arrays, Experiment, Mean, Sum, num_samples
 from raygpu.planning.batch_shares import parts
 from raygpu.training.base import LOSS
 from raygpu.training.data.generators import random_state_kept
+from raygpu.training.distributed.telling_rows import telling_rows
 from raygpu.training.loss_kinds import LossKind
 from raygpu.training.random_outputs import SEEDS
 
@@ -27,18 +28,15 @@ MOST = 256
 """Largest number of samples in a comparison."""
 FEW = 8
 """Number of samples in a comparison if the model is slow."""
-MIXED = 16
-"""Largest number of samples in a test of whether samples of a batch depend on each other."""
-BESIDE = 4
-"""Number of groups of samples beside which a few are collated."""
 ADD_LOSS = "add_loss"
 """Name of what the layers of a Keras model add to the loss."""
-VALUES = 64
-"""Largest number of distinct target values to include: a mask may leave any of them out."""
-LOOKED_AT = 4_000_000
-"""Largest number of array elements to search for rare values."""
-SEARCHED = 200_000_000
-"""Largest number of array elements to search for the smallest and the largest one."""
+FITTED = 32
+"""Largest number of samples of which a model fits some, for a comparison."""
+OUTPUT_STEPS = tuple(0.1 * 3**number for number in range(10))
+"""Lengths of the steps by which outputs are fitted to targets of any size: the largest change of an output by the
+gradient that it has at the beginning."""
+OVERSHOT = 10.0
+"""Factor of the loss above which outputs have left those that a training may have."""
 BUDGET_S = 10.0
 """Approximate seconds of a comparison."""
 DOUBLE, SINGLE, HALF = 1e-6, 1e-4, 3e-2
@@ -68,11 +66,17 @@ class Value:
         return self.total / (self.weight or 1.0)
 
 
+PartValues = Callable[[slice], Mapping[str, Value]]
+"""Function that returns the loss and the metrics of a part of some samples."""
+
+
 class LossEvaluator(Protocol):
     """An experiment's untrained model on some of its samples."""
 
     rounding: float
     """Largest relative difference that is rounding: DOUBLE, SINGLE or HALF."""
+    with_metrics: bool
+    """Whether the values are those of an evaluation; these may not exist for a few samples, as a score of classes."""
 
     def values(self, rows: np.ndarray) -> Mapping[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
@@ -87,6 +91,10 @@ class LossEvaluator(Protocol):
     def held(self, places: slice, seed: int = 0) -> Mapping[str, Value]:
         """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and
         random numbers begin anew."""
+
+    def fitted(self, rows: np.ndarray) -> Iterator[PartValues]:
+        """Yield functions that return values of a part of these samples, for a model that fits some of them ever
+        better. Raises any exception of the experiment."""
 
 
 def loss_and_metrics(
@@ -113,13 +121,16 @@ class Difference:
     sizes: tuple[int, ...] = ()
     """Samples of each part."""
     value: Value | None = None
-    with_random_outputs: bool = False
-    """Whether random numbers were in the place of the model's outputs."""
+    outputs: Literal["untrained", "random", "fitted"] = "untrained"
+    """The model's outputs: its own at the beginning, random numbers in their place, or those once it fits some of the
+    samples."""
 
     def __str__(self) -> str:
         cut = " + ".join(map(str, self.sizes)) if len(self.sizes) < 4 else f"{len(self.sizes)} parts"
-        outputs = " with random outputs" if self.with_random_outputs else ""
-        return f"{self.whole:.6g} of {sum(self.sizes)} samples{outputs}, but {self.together:.6g} from parts of {cut}"
+        random = " with random outputs" if self.outputs == "random" else ""
+        fitted = ", once the model fits some of them" if self.outputs == "fitted" else ""
+        whole = f"{self.whole:.6g} of {sum(self.sizes)} samples{random}"
+        return f"{whole}, but {self.together:.6g} from parts of {cut}{fitted}"
 
 
 def differences(
@@ -134,13 +145,10 @@ def differences(
     most = min(most, MOST, num_samples(targets))
     if most < 2:
         return []
-    rows = chosen_rows(inputs, targets, most)
-    look.values(rows[: min(2, most)])  # warm
-    began = time.perf_counter()
-    look.values(rows[: min(4, most)])
-    each = (time.perf_counter() - began) / min(4, most)
+    rows = telling_rows(inputs, targets, most)
     planned = len(list(cuts(most))) + 2
-    rows = chosen_rows(inputs, targets, max(min(FEW, most), min(most, int(BUDGET_S / (each * planned)))))
+    affordable = int(BUDGET_S / (_seconds_each(look, rows) * planned))
+    rows = telling_rows(inputs, targets, max(min(FEW, most), min(most, affordable)))
     values, again = look.values(rows), look.values(rows)
     steady = {name: value for name, value in values.items() if _same(value, again[name], look)}
     looked = [_first_difference(look, rows, name, value) for name, value in steady.items()]
@@ -150,50 +158,65 @@ def differences(
         inexact = [difference for difference in inexact if _same(values[difference.name], again[difference.name], look)]
     unsteady = [name for name, value in values.items() if not _same(value, again[name], look)]
     inexact += _unsteady(look, rows, unsteady)
+    inexact = inexact or _fitted_differences(look, rows[:FITTED], list(steady))
     known = [difference.name for difference in inexact if difference.kind != "unsteady"]
     return inexact + (_random_differences(look, rows, known) if with_random_outputs else [])
 
 
-def depends_on_others(made: Callable[[np.ndarray], Sequence[np.ndarray]], total: int, groups: int = 2) -> bool:
-    """Return whether the first samples of a batch are made another way beside others; False if that cannot be tested.
+def _seconds_each(look: LossEvaluator, rows: np.ndarray) -> float:
+    """Return the seconds that a sample takes, beside a few others; beside more where metrics need these."""
+    counts = [min(count, len(rows)) for count in ((4, 4 * FEW, len(rows)) if look.with_metrics else (4,))]
+    for count in counts:
+        try:
+            look.values(rows[: count // 2])  # warm
+            began = time.perf_counter()
+            look.values(rows[:count])
+        except Exception:
+            if count == counts[-1]:
+                raise
+            continue
+        return (time.perf_counter() - began) / count
+    raise AssertionError
 
-    made: returns arrays of the samples with these indices, all of them from the same state and random numbers. total:
-    number of samples that there are. groups: groups of samples beside which a few are made.
-    """
-    count = min(MIXED // 3, total // (groups + 1))
-    if count < 1:
-        return False
-    rows = np.arange(count)
+
+def try_values(look: LossEvaluator, few: int, total: int) -> None:
+    """Evaluate a few samples, or all of them where metrics need more. Raises any exception of the experiment."""
     try:
-        with random_state_kept():
-            one, again, *others = (
-                [array[:count] for array in made(np.concatenate([rows, rows + count * beside]))]
-                for beside in (1, *range(1, groups + 1))
-            )
-    except Exception:  # noqa: BLE001 - it shows in the training
-        return False
-    return _alike(one, again) and not all(_alike(one, other) for other in others)
+        look.values(np.arange(few))
+    except Exception:
+        if not look.with_metrics:
+            raise
+        look.values(np.arange(total))
 
 
-def collated_with_others(made: Callable[[np.ndarray], Sequence[np.ndarray]], total: int) -> bool:
-    """Return whether samples are collated another way beside others: a few at once, and some one by one, as those of a
-    few may be filled up to one length by the longest of them. See `depends_on_others`."""
-
-    def differ(first: int, number: int) -> bool:
-        """Return whether some of these samples, which begin with sample `first`, do."""
-        return depends_on_others(lambda rows: made(rows + first), min(number, total - first), BESIDE)
-
-    each = BESIDE + 1
-    return differ(0, total) or any(differ(first, each) for first in (0, each, 2 * each))
+def fit_shares(count: int) -> np.ndarray:
+    """Return how far a model shall fit each of some samples, 0 to 1: a third of them not at all, a third fully;
+    (count,)."""
+    return np.clip(3 * np.random.default_rng(0).random(count) - 1, 0.0, 1.0)
 
 
-def _alike(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    """Return whether arrays are equal, as far as both reach: samples may be filled up to another length."""
-    for each, another in zip(one, other, strict=True):
-        both = tuple(slice(min(sizes)) for sizes in zip(each.shape, another.shape, strict=True))
-        if not np.allclose(each[both], another[both], equal_nan=True):
-            return False
-    return True
+def _fitted_differences(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
+    """Compare what has added up so far where the model fits some of the samples and not others: a mean over hard or
+    over confident samples is one over all of them before a training. Empty if that cannot be tested."""
+    began, largest, all_rows = time.perf_counter(), 0.0, slice(0, len(rows))
+    with contextlib.suppress(Exception), random_state_kept():  # a loss may not take such outputs
+        for values_of in look.fitted(rows):
+            whole, again = values_of(all_rows), values_of(all_rows)
+            loss = abs(whole[LOSS].result)
+            largest = largest or OVERSHOT * loss
+            if loss > largest:
+                break
+            steady = [name for name in names if _same(whole[name], again[name], look)]
+            names = [name for name in steady if math.isfinite(whole[name].result)]
+            for sizes in cuts(len(rows)):
+                if time.perf_counter() - began > BUDGET_S:
+                    return []
+                values = _parts(values_of, sizes)
+                pairs = ((name, [part[name] for part in values]) for name in names)
+                found = [_compared(look, name, whole[name], each, sizes) for name, each in pairs]
+                if any(found):
+                    return [replace(each, outputs="fitted") for each in found if each is not None]
+    return []
 
 
 def cuts(count: int) -> Iterator[list[int]]:
@@ -207,51 +230,24 @@ def cuts(count: int) -> Iterator[list[int]]:
     yield [count // 2, count - count // 2]
 
 
-def chosen_rows(inputs: Arrays, targets: Arrays, count: int) -> np.ndarray:
-    """Choose samples with rare targets, those of one value side by side, then evenly spaced ones; int64 (count,)."""
-    total = num_samples(targets)
-    special = [row for array in named(targets).values() for row in _rows_of_values(array, VALUES)]
-    special += [row for array in named(inputs).values() if array.dtype.kind in "biu"
-                for row in _rows_of_values(array, 2)]  # fmt: skip
-    special = list(dict.fromkeys(special))[: max(2, 3 * count // 4)]
-    spaced = np.linspace(0, total - 1, min(total, 2 * count)).round().astype(int).tolist()
-    spaced = [*spaced[::2], *spaced[1::2], *range(min(total, 2 * count))]
-    return np.array(list(dict.fromkeys([*special, *spaced]))[:count])
-
-
-def _rows_of_values(array: np.ndarray, most: int) -> list[int]:
-    """Return two samples with each distinct value: of the smallest value, then of the largest, then of others.
-
-    Of floating-point numbers that all differ: the smallest, the largest, zero, NaN and infinities.
-    """
-    if array.dtype.kind not in "biuf" or not array.size:
-        return []
-    width = max(1, array[0].size)
-    step = max(1, math.ceil(array.size / LOOKED_AT))
-    flat = np.ascontiguousarray(array[::step]).reshape(-1)
-    values, firsts = np.unique(flat, return_index=True)
-    lasts = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]
-    if array.dtype.kind == "f" and len(values) > most:
-        chosen = np.flatnonzero((values == 0) | ~np.isfinite(values)).tolist()
-    elif len(values) > most:
-        chosen = np.linspace(0, len(values) - 1, most).round().astype(int).tolist()
-    else:
-        chosen = list(range(len(values)))
-    order = dict.fromkeys([0, len(values) - 1, *chosen])
-    rows = [int(place[value]) // width * step for value in order for place in (firsts, lasts)]
-    if step > 1 and array.size <= SEARCHED:
-        rows = [int(array.argmin()) // width, int(array.argmax()) // width, *rows]
-    return rows
-
-
 def _first_difference(look: LossEvaluator, rows: np.ndarray, name: str, whole: Value) -> Difference | None:
     if not math.isfinite(whole.result):
         return Difference(name, "unsteady")
-    for sizes in cuts(len(rows)):
-        values = [look.values(part)[name] for part in np.split(rows, np.cumsum(sizes)[:-1])]
+    failed: list[Exception] = []
+    compared = list(cuts(len(rows)))
+    for sizes in compared:
+        try:
+            values = [look.values(part)[name] for part in np.split(rows, np.cumsum(sizes)[:-1])]
+        except Exception as error:
+            if not look.with_metrics:
+                raise
+            failed.append(error)  # of a metric that these few samples do not have
+            continue
         difference = _compared(look, name, whole, values, sizes)
         if difference is not None:
             return _blamed(look, rows, difference)
+    if len(failed) == len(compared):
+        raise failed[-1]
     return None
 
 
@@ -269,8 +265,13 @@ def _blamed(look: LossEvaluator, rows: np.ndarray, found: Difference) -> Differe
 
 
 def _held_parts(look: LossEvaluator, name: str, sizes: Sequence[int]) -> list[Value]:
+    return [values[name] for values in _parts(look.held, sizes)]
+
+
+def _parts(values_of: PartValues, sizes: Sequence[int]) -> list[Mapping[str, Value]]:
+    """Return the values of consecutive parts of some samples."""
     ends = np.cumsum(sizes).tolist()
-    return [look.held(slice(end - size, end))[name] for end, size in zip(ends, sizes, strict=True)]
+    return [values_of(slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
@@ -313,7 +314,7 @@ def _random_differences(look: LossEvaluator, rows: np.ndarray, known: Sequence[s
                 found = _held_differences(look, name, value, len(rows))
                 first = next((each for each in found if math.isfinite(each.whole + each.together)), None)
                 if first is not None:
-                    inexact[name] = replace(first, with_random_outputs=True)
+                    inexact[name] = replace(first, outputs="random")
     return list(inexact.values())
 
 

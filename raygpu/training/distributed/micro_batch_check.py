@@ -13,7 +13,7 @@ import numpy as np
 
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Experiment, Splits, num_samples, reads_later, take
+from raygpu.experiment import Experiment, MissingHyperparameter, Splits, num_samples, reads_later, take
 from raygpu.planning.batches import EVALUATION_BATCH, evaluation_bounds
 from raygpu.training.distributed.loss_check import ADD_LOSS, MOST, Difference, differences
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -70,6 +70,20 @@ def require_dense(look: Any, name: str, remedy: str) -> None:
             f"{name}: optimizer() returned SparseAdam, which takes sparse gradients, and those of the parts of a batch"
             f" are added as dense ones: {remedy}, or use another optimizer"
         )
+
+
+def metric_lines(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
+    """Return the lines of `inexact_metrics`; where the experiment's code fails on the samples that are looked at, a
+    line that says so. Raises MissingHyperparameter."""
+    try:
+        return inexact_metrics(source, code, hp, splits)
+    except MissingHyperparameter:
+        raise
+    except Exception as error:  # noqa: BLE001 - the user's code: whatever it raises is the message
+        return [
+            f"an evaluation takes {EVALUATION_BATCH:,} samples at a time; whether its metrics are means over samples is"
+            f" not known, as a look at them failed: {one_line(error)}; raygpu.Mean(total, weight) is exact"
+        ]
 
 
 @contextlib.contextmanager

@@ -11,27 +11,17 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Splits, Sum
+from raygpu.experiment import Experiment, Hyperparameters, Mean, Splits, Sum
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.distributed.constant_draws import ConstantDraws
-from raygpu.training.distributed.loss_check import (
-    DOUBLE,
-    HALF,
-    MIXED,
-    SINGLE,
-    Value,
-    collated_with_others,
-    depends_on_others,
-    loss_and_metrics,
-)
-from raygpu.training.torch.data import Tensors, cast, rows, tensors
-from raygpu.training.torch.experiment import forward, overrides, summed_loss
-from raygpu.training.torch.models import initial_model
+from raygpu.training.distributed.loss_check import Value
+from raygpu.training.distributed.sample_dependence import MIXED, collated_with_others, depends_on_others
+from raygpu.training.distributed.torch_values import TorchValues, train_steadily
+from raygpu.training.torch.data import rows
+from raygpu.training.torch.experiment import forward, overrides
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
-from raygpu.training.torch.random_outputs import random_outputs
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
@@ -40,87 +30,13 @@ COUNTED = 8
 """Number of steps that are looked at if a buffer counts them: others may begin to change later."""
 
 
-class TorchLossEvaluator:
-    """An untrained model on the CPU, in float64 if its code takes that.
-
-    The loss is evaluated with gradients recorded, as in a training, unless it then needs more than outputs.
-    with_metrics: whether the loss and the metrics of an evaluation are meant; else it is the loss of a training.
-    """
+class TorchLossEvaluator(TorchValues):
+    """Values of a loss, and further effects of a training in parts. See `TorchValues`."""
 
     gradient_causes = (
         "scale_grad_by_freq, a layer that looks at the whole batch while it trains, or a hook on the gradient, which"
         " gets that of a raygpu.Mean before it is divided"
     )
-
-    def __init__(
-        self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool
-    ) -> None:
-        self._experiment, self._with_metrics = experiment, with_metrics
-        self._hp, self._arrays = hp, (inputs, targets)
-        self._has_own_step = overrides(experiment, "training_step") and not with_metrics  # which are of an evaluation
-        self.exact = self._with_gradient = self._random = False
-        self._held: tuple[Any, Tensors, Any] | None = None
-        with_gradient = (False,) if with_metrics else (True, False)
-        if not any(self._works(dtype, each) for dtype in (torch.float64, None) for each in with_gradient):
-            self._prepare(None)  # what its code raises shows when it is looked at
-
-    def _works(self, dtype: torch.dtype | None, with_gradient: bool) -> bool:
-        """Return whether the model's code runs with numbers of this dtype; None for its own."""
-        self.exact, self._with_gradient = dtype is not None, with_gradient
-        try:
-            self._prepare(dtype)
-            self.values(np.arange(2))
-        except Exception:  # noqa: BLE001 - code that names float32, or reads what only a training leaves
-            return False
-        return True
-
-    def _prepare(self, dtype: torch.dtype | None) -> None:
-        model = initial_model(self._experiment, Hyperparameters.of(self._hp), seed=0)
-        half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
-        self.rounding = DOUBLE if self.exact else HALF if half else SINGLE
-        self.model: nn.Module = (model if dtype is None else model.double()).eval()
-        self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
-
-    def values(self, chosen: np.ndarray) -> dict[str, Value]:
-        """Return the loss and the metrics of these samples, from a forward pass of these alone."""
-        with torch.set_grad_enabled(self._with_gradient):
-            if self._has_own_step:
-                return {"loss": Value.of(self._loss(self._experiment, self.model, torch.from_numpy(chosen)))}
-            outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
-            targets = rows(self._targets, torch.from_numpy(chosen))
-            return loss_and_metrics(self._experiment, outputs, targets, with_metrics=self._with_metrics)
-
-    def values_without_noise(self, chosen: np.ndarray) -> dict[str, Value] | None:
-        """Return `values` with a constant in place of torch's uniform and normal numbers; None if others are drawn."""
-        with ConstantDraws() as draws:
-            values = self.values(chosen)
-        return None if draws.others else values
-
-    @torch.no_grad()
-    def hold(self, chosen: np.ndarray, seed: int | None = None) -> None:
-        """Keep the outputs of these samples for `held`; with a seed random numbers in their place. Raises ValueError if
-        they cannot be cut into samples."""
-        if self._has_own_step:
-            raise ValueError("training_step() has no outputs")
-        outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
-        leaves = tree_leaves(outputs)
-        if not all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (len(chosen),) for leaf in leaves):
-            raise ValueError("outputs that are not one for each sample")
-        self._random, outputs = seed is not None, outputs if seed is None else random_outputs(outputs, seed)
-        if self._with_gradient:
-            outputs = tree_map(lambda leaf: leaf.requires_grad_(leaf.is_floating_point()), outputs)
-        self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), copy.deepcopy(self._experiment)
-
-    def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
-        """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and
-        random numbers begin anew."""
-        assert self._held is not None
-        outputs, targets, experiment = self._held
-        seed_all(seed)
-        with torch.set_grad_enabled(self._with_gradient):
-            part = tree_map(lambda leaf: leaf[places].clone(), outputs)
-            some, own = rows(targets, places), copy.deepcopy(experiment)
-            return loss_and_metrics(own, part, some, with_loss=not self._random, with_metrics=self._with_metrics)
 
     @torch.no_grad()
     def least_samples(self) -> int:
@@ -211,31 +127,9 @@ class TorchLossEvaluator:
         except Exception:  # noqa: BLE001 - it shows in the training, or cannot be copied
             return None
 
-    def _fresh(self) -> tuple[Experiment, nn.Module]:
-        """Return copies of the experiment and of a new model, both without earlier calls."""
-        experiment = copy.deepcopy(self._experiment)
-        model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
-        return experiment, (model.double() if self.exact else model).train()
-
-    def _model(self) -> nn.Module:
-        """Return a copy of the model; where a forward pass has left a tensor with a history in it, as the hooks of
-        torch's old norms do, the model as it was made."""
-        try:
-            return copy.deepcopy(self.model)
-        except RuntimeError:
-            return self._fresh()[1].eval()
-
     def _training_loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> float:
         seed_all(0)
         return Value.of(self._loss(experiment, model, some)).result
-
-    def _loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> Any:
-        """Return the training loss of these samples; without augmentation, unless a step of its own has it."""
-        inputs, targets = rows(self._inputs, some), rows(self._targets, some)
-        if overrides(experiment, "training_step"):
-            with torch.enable_grad():  # which it may use itself
-                return summed_loss(experiment, model, inputs, targets, Hyperparameters.of(self._hp))
-        return experiment.loss(forward(model, inputs), targets)
 
     def _run(self, model: nn.Module, some: torch.Tensor) -> Any:
         """Run what changes a model in training before the optimizer does: a forward pass, or a step of its own."""
@@ -276,11 +170,6 @@ class TorchLossEvaluator:
             module.train(module.training and not isinstance(module, _BatchNorm))
         seed_all(0)
         return _arrays(forward(model, rows(self._inputs, torch.from_numpy(some))))
-
-    @property
-    def _count(self) -> int:
-        """Number of samples that there are."""
-        return len(next(iter(tree_leaves(self._targets))))
 
     def gradient_adds_up(self) -> bool:
         """Return whether the gradient of a few samples follows from those of parts of them, as a training computes
@@ -367,7 +256,7 @@ class TorchLossEvaluator:
         """Return the loss of these samples, by copies of the experiment and the model, and the copy of the model."""
         experiment, model = copy.deepcopy(self._experiment), self._model()
         if training:
-            _train_steadily(model)
+            train_steadily(model)
         return self._loss(experiment, model, chosen), model
 
 
@@ -380,15 +269,6 @@ def _taken(model: nn.Module) -> list[torch.Tensor]:
     gradients = [torch.zeros(()) if p.grad is None else dense(p.grad) for p in model.parameters()]
     model.zero_grad(set_to_none=True)
     return gradients
-
-
-def _train_steadily(model: nn.Module) -> None:
-    """Set training mode, except for layers that draw random numbers then and BatchNorm, which is reported
-    separately."""
-    model.train()
-    for module in model.modules():
-        if isinstance(module, _BatchNorm | _DropoutNd):
-            module.eval()
 
 
 def buffers(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -259,7 +259,7 @@ class TorchParallel(ParallelTraining):
     # What ranks tell each other
 
     def _evaluate(self) -> dict[str, float]:
-        replicas = self._replicas if self.solo.average is None else None  # which is put in the parameters' place
+        replicas = None if self.solo.evaluates_others else self._replicas  # which are put in the parameters' place
         with (
             nullcontext() if self._moving is None else self._moving.evaluation(),
             nullcontext() if replicas is None else replicas.watched(),

@@ -66,7 +66,8 @@ class TorchExperiment(Experiment):
         Called once for each training of a trial, with the model on its device. Any `torch.optim.Optimizer` whose
         `step()` takes no closure is possible, with groups of parameters, and without some of them. `batch_size`,
         `micro_batch_size`, `clip_norm` and `ema_decay` keep their meaning; raygpu's other names mean what this method
-        makes of them.
+        makes of them. One with methods `train()` and `eval()`, as schedule-free ones, is evaluated and saved in the
+        mode of an evaluation, and needs no call of them.
 
         Several optimizers, each of parameters of its own, come as a dict; `training_step` then yields a pair (name,
         loss) for each step. The step is taken before the code after the `yield` goes on:

@@ -14,7 +14,7 @@ from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.experiment import TorchExperiment, overrides
 from raygpu.training.torch.optimizers import BuiltinOptimizer
-from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.own_optimizer import OwnOptimizer, has_modes
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 
 AnyOptimizer = BuiltinOptimizer | OwnOptimizer | SeveralOptimizers
@@ -36,6 +36,11 @@ def make_optimizer(
     if choice is None:
         return BuiltinOptimizer(settings.in_epoch(1), model.parameters())
     every = [*model.parameters()]
+    for each in choice.values() if isinstance(choice, Mapping) else [choice]:
+        if settings.ema_decay is not None and has_modes(each):
+            raise ValueError(
+                f"ema_decay: {type(each).__name__} has an average of its own, by its eval(); leave ema_decay out"
+            )
     if not isinstance(choice, Mapping):
         _check(choice, every)
         return OwnOptimizer(choice, _scheduler(code, choice, hp, num_steps), settings.in_epoch(1), every, num_steps)

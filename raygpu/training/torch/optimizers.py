@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ class BuiltinOptimizer:
 
     own_lr: float | None = None
     """None: the learning rate of each step is given."""
+    has_modes = False
+    """Whether an evaluation has other parameters than the training: see `OwnOptimizer`."""
 
     def __init__(self, settings: OptimizerSettings, parameters: Iterable[torch.Tensor]) -> None:
         self.settings = settings
@@ -51,6 +54,10 @@ class BuiltinOptimizer:
             missing = self.settings.num_buffers - len(buffers)
             buffers += [torch.zeros_like(parameter) for _ in range(missing)]
             del buffers[self.settings.num_buffers :]
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context in which the parameters are as they are."""
+        return nullcontext()
 
     def take_unfrozen(self) -> list[torch.Tensor]:
         """Return no parameters. Raises ValueError if one was frozen when this was made, and is not any more."""

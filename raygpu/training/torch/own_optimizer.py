@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ class OwnOptimizer:
         """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among them.
         most_steps: steps after which the scheduler is left alone; a benchmark takes steps beyond its end."""
         _stop_fused_sgd(optimizer)
+        self.has_modes = has_modes(optimizer)
+        if self.has_modes:
+            optimizer.train()
         self.settings = settings
         everything = list(parameters)
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
@@ -71,6 +75,24 @@ class OwnOptimizer:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let the parameters be those that the optimizer's `eval()` makes of them; afterwards they are to the bit what
+        they were, as on ranks that do not evaluate. Without that method they stay."""
+        if not self.has_modes:
+            yield
+            return
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        before = [parameter.detach().clone() for parameter in parameters]
+        self._optimizer.eval()
+        try:
+            yield
+        finally:
+            self._optimizer.train()
+            with torch.no_grad():
+                for parameter, values in zip(parameters, before, strict=True):
+                    parameter.copy_(values)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps, and the states of the optimizer and the scheduler."""
         scheduler = self._scheduler.state_dict() if self._scheduler is not None else None
@@ -83,6 +105,12 @@ class OwnOptimizer:
         _stop_fused_sgd(self._optimizer)
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+
+
+def has_modes(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer has other parameters in training than in an evaluation, as schedule-free ones, which
+    their users switch by its methods `train()` and `eval()`."""
+    return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
 
 
 def _stop_fused_sgd(optimizer: torch.optim.Optimizer) -> None:

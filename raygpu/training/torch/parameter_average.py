@@ -10,8 +10,6 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from raygpu.training.torch.host_copy import host_copy
-
 UNAVERAGED = "unaveraged"
 """Entry of a checkpoint: the state dict with which a training goes on, where `model` is the average."""
 
@@ -100,13 +98,6 @@ class ParameterAverage:
             current_value = parameter.detach().clone()
             parameter.copy_(average)
             average.copy_(current_value)
-
-    def state_dicts(self) -> dict[str, Any]:
-        """Return `model`, the averaged state dict, and the one with which the training goes on."""
-        current_state = host_copy(self._model.state_dict())
-        with self.in_place():
-            averaged = host_copy(self._model.state_dict())
-        return {"model": averaged, UNAVERAGED: current_state}
 
     def load_average(self, state: Mapping[str, Any]) -> None:
         """Take the averages of a checkpoint, whose own values the model has by now."""

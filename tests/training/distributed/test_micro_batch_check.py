@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
-from raygpu import Mean, Splits
+from raygpu import Mean, Splits, Sum
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.training.distributed.batch_split import checked, spread
-from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts
+from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts, metric_lines
 from tests.models import few
 from tests.training.distributed.parallel_cases import Plain, Sparse
 
@@ -46,6 +47,42 @@ def with_test_data(num_validation: int, num_test: int) -> Splits:
 def test_a_metric_of_batches_of_the_test_data_is_told(num_validation: int, num_test: int, beginning: str) -> None:
     (line,) = inexact_metrics(HERE, Third(), {}, with_test_data(num_validation, num_test))
     assert line.startswith(beginning)
+
+
+class Ranked(Plain):
+    """The area under the curve of each class, which needs a sample of each; with it a mean and a sum."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        labels, scores = targets.numpy(), outputs.softmax(1).double().numpy()
+        area = roc_auc_score(labels, scores / scores.sum(1, keepdims=True), multi_class="ovr")
+        hits = outputs.argmax(1) == targets
+        return {"accuracy": hits.float().mean(), "area": area, "hits": Sum(hits.sum())}
+
+
+class OfLarge(Plain):
+    """Its metrics need more samples than are looked at."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        if len(targets) < 1000:
+            raise ValueError("too few samples")
+        return {"accuracy": (outputs.argmax(1) == targets).float().mean()}
+
+
+def test_a_metric_that_few_samples_do_not_have_is_compared_by_larger_parts() -> None:
+    (line,) = metric_lines(HERE, Ranked(), {}, with_test_data(1200, 90))
+    assert line.startswith("validation/area, of 1,200 samples, is the mean of batches of 1,024, as it is no mean")
+
+
+def test_a_metric_that_cannot_be_looked_at_is_told_and_not_refused() -> None:
+    values = {"experiment": "a:B", "epochs": 2, "hyperparameters": {"batch_size": 8}}
+    config, splits = TrainConfig.model_validate(values), with_test_data(1200, 90)
+    for devices in (1, 2):
+        plan = spread(config, devices, 90)
+        (line,) = set(checked(config, plan, devices, HERE, OfLarge(), splits).lines) - {*plan.lines}
+        assert "whether its metrics are means over samples is not known" in line
+        assert "too few samples" in line
+        assert metric_lines(HERE, OfLarge(), {}, splits) == [line]
+    assert metric_lines(HERE, OfLarge(), {}, with_test_data(300, 900)) == []
 
 
 def test_metrics_of_one_batch_need_no_word() -> None:
