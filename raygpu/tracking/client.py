@@ -20,6 +20,11 @@ from raygpu.tracking.stores import check, scheme, sqlite_path, with_driver
 TRIES = 4
 MIGRATED = ("already exists", "out-of-date database schema", "UNIQUE constraint", "duplicate key")
 """Phrases of a store's error while another process is creating the same schema or experiment."""
+CODES_OF_STATUS = ("BAD_REQUEST", "ENDPOINT_NOT_FOUND", "ALREADY_EXISTS", "CANCELLED")
+"""Error codes that MLflow's client gives to an answer that is not MLflow's, by the HTTP status 400, 404, 409 and 499.
+Its own checks give others."""
+TOO_LARGE = 413
+"""HTTP status of a content that is too large."""
 
 
 class Refused(TrackingError):
@@ -162,10 +167,16 @@ def fault(uri: str, error: BaseException) -> TrackingError:
     return kind(f"tracking: the store at {redacted(uri)!r} failed: {text}; {advice}")
 
 
+def is_missing(error: Exception) -> bool:
+    """Return whether MLflow itself says that it has no such run; a proxy's 404 has another code."""
+    return getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
+
+
 def _final(error: BaseException) -> bool:
-    """Return whether a request was refused for good: an HTTP 4xx, or a database's error of that kind.
+    """Return whether MLflow refused a request for good: an HTTP 4xx, or a database's error of that kind.
 
     401, 403, 408 and 429 are not final: waiting writes can be delivered once the credentials are right, for example.
+    Nor is what a proxy answers in the place of its server, which may be there again soon.
     """
     root = _root(error)
     if type(root).__module__.startswith("sqlalchemy"):
@@ -175,9 +186,10 @@ def _final(error: BaseException) -> bool:
         return not lost and not getattr(root, "connection_invalidated", False)
     response = getattr(error, "response", None)
     if status := getattr(response, "status_code", None):  # requests.HTTPError, from an artifact store
-        return _is_final(int(status))
+        # A file stays too large for a proxy that says so.
+        return int(status) == TOO_LARGE or (_is_final(int(status)) and _names_error(response))
     if hasattr(error, "get_http_status_code"):  # MlflowException
-        return _is_final(int(error.get_http_status_code()))
+        return _is_final(int(error.get_http_status_code())) and _is_mlflows(error)
     # From an artifact store or from below: a lost connection, a full disk, and credentials may all be mended.
     below = isinstance(error, OSError) and not isinstance(error, PermissionError)
     return not below and type(error).__module__.partition(".")[0] not in ("requests", "botocore", "boto3")
@@ -185,6 +197,31 @@ def _final(error: BaseException) -> bool:
 
 def _is_final(status: int) -> bool:
     return 400 <= status < 500 and status not in (401, 403, 408, 429)
+
+
+def _is_mlflows(error: BaseException) -> bool:
+    """Return whether an MlflowException is MLflow's own word, from its client or as JSON from its server.
+
+    MLflow makes one of any other answer to a request, too, with these codes for its HTTP status.
+    """
+    content = getattr(error, "json", None)  # RestException
+    if content is not None:
+        return _is_mlflow_code(content.get("error_code"))
+    return getattr(error, "error_code", None) not in CODES_OF_STATUS
+
+
+def _names_error(response: Any) -> bool:
+    """Return whether an HTTP response is MLflow's own: JSON with one of its error codes."""
+    try:
+        content = response.json()
+    except ValueError:
+        return False
+    return isinstance(content, dict) and _is_mlflow_code(content.get("error_code"))
+
+
+def _is_mlflow_code(code: object) -> bool:
+    """Return whether an error code is one of MLflow's names; a proxy may send the number of the HTTP status."""
+    return isinstance(code, str) and code.isupper() and code != "ENDPOINT_NOT_FOUND"
 
 
 def _root(error: BaseException) -> BaseException:

@@ -15,7 +15,7 @@ from raygpu.search.space import trial_seed
 from raygpu.search.trial_record import Status
 from raygpu.search.trials import Trial
 from raygpu.tracking import client, journal
-from raygpu.tracking.runs import Refused, RunTree
+from raygpu.tracking.runs import RunTree
 from raygpu.tracking.trial_runs import Child
 from raygpu.tracking.values import MetricValue
 
@@ -44,10 +44,9 @@ def has_run(tree: RunTree, run_id: str) -> bool:
     try:
         return str(tree.mlflow.get_run(run_id).info.lifecycle_stage) == "active"
     except Exception as error:
-        fault = client.fault(tree.uri, error)
-        if isinstance(fault, Refused):
+        if client.is_missing(error):
             return False
-        raise fault from error
+        raise client.fault(tree.uri, error) from error
 
 
 def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> int:

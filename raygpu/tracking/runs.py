@@ -228,6 +228,8 @@ class RunTree:
         all_tags = tag_values({**self.tags, **(tags or {}), **own_tags})
         title = run_name(trial, self.view.hyperparameters if self.view is not None else ())
         run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=title)
+        if not run.info.run_id:  # MLflow's client takes a proxy's empty answer of status 200 for one of its server
+            raise TrackingError(f"tracking: the store at {redacted(self.uri)!r} gave a run no id")
         self.children[trial.trial_id] = Child(run.info.run_id)
         return str(run.info.run_id)
 
