@@ -1,10 +1,12 @@
-"""A disk that is filled for a while, as another program would fill it."""
+"""A disk that is filled for a while, as another program would fill it, and a file that takes no more."""
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FULL_S = 8.0
@@ -29,3 +31,14 @@ def fill_for_a_while(disk: Path, begin: Callable[[], object]) -> tuple[threading
     thread = threading.Thread(target=fill, daemon=True)
     thread.start()
     return thread, full
+
+
+@contextmanager
+def full_for(path: Path, room: int) -> Iterator[None]:
+    """Let a file take only so many bytes more inside: a write of more is cut there, and the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -9,14 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raygpu.records.whole_files import write_whole
+from raygpu.records.whole_files import append_lines, write_whole
 from raygpu.search.trial_record import Change
 
 
 def add(path: Path, trial_id: str, change: Change) -> None:
     """Append a change while the sweep runs; a disk that takes no more loses the line until `write`."""
-    with suppress(OSError), path.open("a", encoding="utf-8") as file:
-        file.write(_line(trial_id, change))
+    with suppress(OSError):
+        append_lines(path, _line(trial_id, change))
 
 
 def write(path: Path, changes: Mapping[str, Sequence[Change]]) -> None:

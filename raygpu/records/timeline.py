@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from raygpu.records.whole_files import append_lines
 from raygpu.search.trials import EpochResult
 
 End = Literal["complete", "lost", "error", "interrupted"]
@@ -63,7 +64,7 @@ class RunTimeline:
 class Timeline:
     """Writer of `timeline.jsonl`. Safe to call from any thread; lines wait in memory until `flush`.
 
-    A disk that takes no more ends the timeline, never the run.
+    A disk that takes no more fails no run: the lines wait until it does.
     """
 
     def __init__(self, path: Path | None, metric: str = "") -> None:
@@ -71,6 +72,8 @@ class Timeline:
         self._path = path
         self._metric = metric
         self._lines: list[str] = []
+        self._fault: str | None = None
+        """Reason why the disk did not take the waiting lines the last time."""
         self._held: dict[str, dict[str, Any]] = {}
         self._lock = Lock()
         earlier = read(path).curves if path is not None else {}
@@ -136,22 +139,26 @@ class Timeline:
                 self._lines.append(line)
 
     def flush(self) -> None:
-        """Append the waiting lines to the file."""
+        """Append the waiting lines to the file, as far as the disk takes them."""
         with self._lock:
             if self._path is None or not self._lines:
                 return
             try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write("\n".join(self._lines) + "\n")
-            except OSError:
-                self._path = None
+                append_lines(self._path, "\n".join(self._lines) + "\n")
+            except OSError as error:
+                self._fault = error.strerror
+                return
             self._lines.clear()
 
-    def close(self) -> None:
-        """Note that what still holds a GPU was interrupted, and write the waiting lines."""
+    def close(self) -> str | None:
+        """Note that what still holds a GPU was interrupted, and write the waiting lines; return a line for the user if
+        the disk does not take them."""
         for holder in list(self._held):
             self.release(holder, "interrupted")
         self.flush()
+        if not self._lines:
+            return None
+        return f"{self._path} cannot be written: {self._fault}; its last {len(self._lines):,} lines are lost"
 
 
 def read(path: Path) -> RunTimeline:

@@ -1,10 +1,11 @@
-"""Files that are written in one step: a reader, and the command after a killed one, finds the old or the new one."""
+"""Files that are written in one step: a reader, and the command after a killed one, finds the old or the new one; of a
+file that grows by lines, no half line before a whole one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -26,3 +27,24 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file in one step."""
     with whole_file(path) as file:
         file.write(text)
+
+
+def append_lines(path: Path, lines: str, *, sync: bool = False) -> None:
+    """Append whole lines to a file; a full disk leaves it as it was.
+
+    A last line that a crash cut off is ended first. sync: whether to wait until the disk has them. Raises OSError.
+    """
+    with path.open("a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        is_cut = file.read(1) not in (b"", b"\n")
+        data = (b"\n" if is_cut else b"") + lines.encode("utf-8", "backslashreplace")
+        try:
+            while data:
+                data = data[file.write(data) :]
+            if sync:
+                os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):  # the caller has the lines, and gives them again
+                file.truncate(size)
+            raise

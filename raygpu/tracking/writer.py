@@ -27,6 +27,7 @@ from typing import Any
 
 from raygpu.errors import TrackingError, one_line
 from raygpu.records.trial_writer import Kind, TrialWriter
+from raygpu.records.whole_files import append_lines
 from raygpu.tracking import client
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import Journal
@@ -325,10 +326,7 @@ class Writer(TrialWriter):
         if not self._aside:
             return
         try:
-            with self._journal.path.with_name(REFUSED).open("a", encoding="utf-8") as file:
-                file.writelines(self._aside)
-                file.flush()
-                os.fsync(file.fileno())
+            append_lines(self._journal.path.with_name(REFUSED), "".join(self._aside), sync=True)
             self._aside.clear()
         except OSError as error:
             self._note_disk(error)

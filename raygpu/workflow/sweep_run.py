@@ -209,7 +209,8 @@ class SweepUnderWay:
         is_short = records.interrupt(self.session.writer.end)
         self.interrupted = is_short and records.hopeless is None and not records.out_of_time
         self.stages.end("trials")
-        self.timeline.close()
+        if (fault := self.timeline.close()) is not None:
+            self.console.warn(fault)
         self.summary = summarize(
             self.config,
             self.decision,

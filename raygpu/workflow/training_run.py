@@ -339,7 +339,8 @@ class TrainingRun:
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
                 self.folder.error.unlink(missing_ok=True)  # an earlier start's
-                self.timeline.close()
+                if (fault := self.timeline.close()) is not None:
+                    self.console.warn(fault)
                 self.stages.end("files")
                 self.session.deliver(self.console.line)
                 self.stages.end("delivery")

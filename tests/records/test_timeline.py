@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
+
 from raygpu.records.timeline import Timeline, read
 from raygpu.search.trials import EpochResult
+from tests.full_disk import full_for
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -59,14 +62,41 @@ def test_what_still_holds_a_gpu_at_the_end_was_interrupted(tmp_path: Path) -> No
     assert [stay.end for stay in read(tmp_path / "timeline.jsonl").occupancies] == ["interrupted", "interrupted"]
 
 
-def test_a_disk_that_takes_no_more_ends_the_timeline_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("room", [0, 20])
+def test_what_a_full_disk_did_not_take_is_written_once_there_is_space(room: int, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    timeline = Timeline(path, "loss")
+    timeline.epochs("t0000", [EpochResult(1, {"loss": 1.0})])
+    timeline.flush()
+    before = path.read_bytes()
+    with full_for(path, room):
+        for epoch in (2, 3):
+            timeline.epochs("t0000", [EpochResult(epoch, {"loss": 1.0})])
+            timeline.flush()
+            assert path.read_bytes() == before
+    timeline.epochs("t0000", [EpochResult(4, {"loss": 1.0})])
+    assert timeline.close() is None
+    assert list(read(path).curves["t0000"]) == [1, 2, 3, 4]
+    assert len(path.read_text().splitlines()) == 5
+
+
+def test_a_disk_that_never_takes_more_fails_nothing(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "missing" / "timeline.jsonl")
     timeline.flush()
-    (tmp_path / "missing").mkdir()
     timeline.gpu(0, {"samples_per_s": 1.0})
-    timeline.close()
-    assert not (tmp_path / "missing" / "timeline.jsonl").exists()
+    assert timeline.close() == (
+        f"{tmp_path}/missing/timeline.jsonl cannot be written: No such file or directory; its last 2 lines are lost"
+    )
     assert read(tmp_path / "missing" / "timeline.jsonl").starts == []
+
+
+def test_the_start_after_a_crash_is_no_part_of_the_line_that_it_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    Timeline(path).close()
+    with path.open("a") as file:
+        file.write('{"event":"gpu","gpu":0,"a')
+    Timeline(path).close()
+    assert len(read(path).starts) == 2
 
 
 def test_many_losses_keep_the_score_first(tmp_path: Path) -> None:
