@@ -174,7 +174,11 @@ class Command:
         shown_detail.set(
             "quiet" if QUIET in arguments.switches else "verbose" if VERBOSE in arguments.switches else "normal"
         )
-        with interrupts.terminable(), interrupts.output_to_stderr(JSON in arguments.switches) as output:
+        with (
+            interrupts.terminable(),
+            interrupts.outlives_terminal(),
+            interrupts.output_to_stderr(JSON in arguments.switches) as output,
+        ):
             outcome = self.run(arguments)
             if JSON in arguments.switches and outcome.output is not None:
                 print(json.dumps(as_json(outcome.output), allow_nan=False), file=output)

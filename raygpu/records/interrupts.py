@@ -32,6 +32,16 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def outlives_terminal() -> Iterator[None]:
+    """Let a command, and what it starts, go on where its terminal is closed or the connection to it is lost, which
+    sends SIGHUP; a handler of the caller's stays."""
+    with handlers_kept(signal.SIGHUP):
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        yield
+
+
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
     signal.alarm(0)  # Ray's own handler, if it came first, aborts the process three seconds later
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell starts what runs in its background

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.records.interrupts import noted_interrupts, raised_outside_imports, terminable
+from raygpu.records.interrupts import noted_interrupts, outlives_terminal, raised_outside_imports, terminable
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -40,6 +40,20 @@ def test_what_a_shell_ignores_stays_ignored() -> None:
             assert interrupts.count == 1
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_lost_terminal_ends_no_command_but_a_handler_of_the_caller_stays() -> None:
+    heard: list[int] = []
+    with outlives_terminal():
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    signal.signal(signal.SIGHUP, lambda number, _: heard.append(number))
+    try:
+        with outlives_terminal():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert heard == [signal.SIGHUP]
 
 
 def test_one_that_comes_while_the_main_thread_waits_in_c_is_known_to_another_thread() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import signal
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from raygpu.records import output
 
 PROGRAM = """
 import sys
+import time
 from pathlib import Path
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
@@ -22,6 +27,9 @@ from raygpu.config import PackConfig
 
 def run(arguments):
     console = LiveConsole()
+    print("begun", flush=True)
+    while Path("waits").exists():
+        time.sleep(0.05)
     for number in range(3000):
         console.line("a line of the progress " * 3)
         print("a line of Ray's", number)
@@ -55,6 +63,35 @@ def test_it_goes_on_once_the_terminal_is_gone(tmp_path: Path) -> None:
     os.close(follower)
     os.read(leader, 100)
     os.close(leader)
+    assert process.wait(60) == 3
+    assert (tmp_path / "done").is_file()
+
+
+@pytest.mark.parametrize("how", ["closed", "told"])
+def test_it_goes_on_once_its_controlling_terminal_is_gone(how: str, tmp_path: Path) -> None:
+    """The system sends SIGHUP to who leads the terminal's session, and a shell passes it on."""
+    (tmp_path / "waits").touch()
+    leader, follower = pty.openpty()
+
+    def take_terminal() -> None:
+        """Lead a session of the terminal's."""
+        os.setsid()
+        fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
+
+    process = started(tmp_path, stdin=follower, stdout=follower, stderr=follower, preexec_fn=take_terminal)
+    os.close(follower)
+    while b"begun" not in os.read(leader, 100):
+        pass
+    if how == "told":
+        process.send_signal(signal.SIGHUP)
+    else:
+        os.close(leader)
+    (tmp_path / "waits").unlink()
+    if how == "told":
+        with suppress(OSError):  # the command has ended
+            while os.read(leader, 1 << 16):
+                pass
+        os.close(leader)
     assert process.wait(60) == 3
     assert (tmp_path / "done").is_file()
 

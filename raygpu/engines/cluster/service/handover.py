@@ -127,7 +127,7 @@ def _passed_on(pid: int) -> Iterator[list[int]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         """Pass a signal on."""
-        if number not in (signal.SIGWINCH, signal.SIGCONT):
+        if number not in (signal.SIGWINCH, signal.SIGCONT, signal.SIGHUP):
             passed.append(number)
         with suppress(ProcessLookupError):
             os.kill(pid, number)
