@@ -97,6 +97,8 @@ def whole(config: SweepConfig) -> RunTree:
     assert [run.info.status for run in found] == ["FINISHED"]
     tree.run_id = found[0].info.run_id
     runs = children(tree)
+    trials = tree.mlflow.search_runs([tree.experiment_id], "tags.`raygpu.kind` = 'trial'")
+    assert {run.info.run_id for run in trials} == {run.info.run_id for run in runs.values()}, "no trial is there twice"
     assert {name: run.info.status for name, run in runs.items()} == {"t0000": "FINISHED"}
     assert losses(tree, runs["t0000"]) == [(1, 1.0)]
     assert found[0].data.metrics["best/score"] == 0.5
@@ -332,7 +334,7 @@ def test_a_run_that_was_written_again_in_part_is_written_whole_the_next_time(
         raise TrackingError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("raygpu.tracking.session.write_again", fail)
+        patch.setattr("raygpu.tracking.rewriting.write_again", fail)
         assert deliver.main([str(folder)]) == 3
     assert deliver.main([str(folder)]) == 0
     tree = RunTree.open(config.tracking.uri, config.tracking.experiment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raygpu.config import ProblemConfig, SweepConfig
@@ -49,9 +49,25 @@ def has_run(tree: RunTree, run_id: str) -> bool:
         raise client.fault(tree.uri, error) from error
 
 
+def replace_lost(tree: RunTree, folder: RunDirectory, config: ProblemConfig, lost: str) -> str:
+    """Write a run again that the store has lost, into the one that was begun in its place; return a line for the user.
+
+    lost: id of the run. Raises TrackingError.
+    """
+    num_left = len(tree.children)
+    count = write_again(tree, folder, config)
+    extent = f"{count:,} trials" if isinstance(config, SweepConfig) else "its epochs"
+    left = f" the runs of {num_left:,} trials belong to it now," if num_left else ""
+    return (
+        f"MLflow: the run {lost} is not in the store any more; a new one, {tree.run_id}, was begun,{left} and {extent}"
+        f" written again from {folder}: of each epoch the few metrics that {folder.timeline.name} keeps"
+    )
+
+
 def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> int:
-    """Write what the run's folder holds and its journal lacks to a new run: each trial's parameters, the metrics of its
-    epochs that the timeline keeps, and its status. Return the number of trials.
+    """Write what the run's folder holds, and its journal and the trials' runs lack, to a new run: each trial's
+    parameters, the metrics of its epochs that the timeline keeps, and its status. Return the number of trials without
+    a run.
 
     config: of the run. What was written before is not written twice. Raises TrackingError.
     """
@@ -59,30 +75,32 @@ def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> i
     waiting = _waiting(folder)
     rows = {row.trial_id: row for row in trials_csv.read(folder.trials_csv)}
     assert tree.run_id is not None
-    for trial_id in sorted({*rows, *run_timeline.curves} - {timeline.TRAINING}, key=Trial.order):
+    trial_ids = {*rows, *run_timeline.curves} - {timeline.TRAINING}
+    num_new = len(trial_ids - tree.children.keys())
+    for trial_id in sorted(trial_ids, key=Trial.order):
         row, backlog = rows.get(trial_id), waiting.get(trial_id, _Waiting())
         moments = run_timeline.ended_s.get(trial_id, {})
-        curve = _points(run_timeline.curves.get(trial_id, {}), moments, backlog.epochs)
         child = tree.children.get(trial_id)
-        began_ms = min((round(1000 * moment) for moment in moments.values()), default=None)
-        run_id = (
-            child.run_id if child else tree.create_trial(backlog.trial or _trial(trial_id, row, config), None, began_ms)
-        )
-        params = row.hyperparameters if row is not None and backlog.trial is None else {}
-        tree.log(run_id, curve, params)
+        if child is None:
+            began_ms = min((round(1000 * moment) for moment in moments.values()), default=None)
+            trial = backlog.trial or _trial(trial_id, row, config)
+            child = Child(tree.create_trial(trial, None, began_ms))
+        curve = _points(run_timeline.curves.get(trial_id, {}), moments, backlog.epochs, child.last_epoch)
+        params = row.hyperparameters if row is not None and backlog.trial is None and not child.has_params else {}
+        tree.log(child.run_id, curve, params)
         # Waiting epochs are delivered after these, so that only earlier ones are known.
         last = max((epoch for epoch in moments if epoch < min(backlog.epochs, default=epoch + 1)), default=0)
-        tree.children[trial_id] = Child(run_id, last)
-        if row is not None and not backlog.ends and row.status in ENDINGS:
+        tree.children[trial_id] = replace(child, last_epoch=max(last, child.last_epoch))
+        if row is not None and not backlog.ends and not child.has_ended and row.status in ENDINGS:
             ended_ms = max((round(1000 * moment) for moment in moments.values()), default=None)
             score = {"raygpu.status": row.status, **({"raygpu.diverged": "true"} if row.status == "diverged" else {})}
-            tree.log(run_id, tags=score)
-            tree.finish(run_id, ENDINGS[row.status], ended_ms)
+            tree.log(child.run_id, tags=score)
+            tree.finish(child.run_id, ENDINGS[row.status], ended_ms)
     training = _points(
         run_timeline.curves.get(timeline.TRAINING, {}), run_timeline.ended_s.get(timeline.TRAINING, {}), set()
     )
     tree.log(tree.run_id, training)
-    return len({*rows, *run_timeline.curves} - {timeline.TRAINING})
+    return num_new
 
 
 def _waiting(folder: RunDirectory) -> dict[str, _Waiting]:
@@ -114,11 +132,11 @@ def _trial(trial_id: str, row: TrialRow | None, config: ProblemConfig) -> Trial:
 
 
 def _points(
-    curve: Mapping[int, Mapping[str, float]], moments: Mapping[int, float], left_out: set[int]
+    curve: Mapping[int, Mapping[str, float]], moments: Mapping[int, float], left_out: set[int], after: int = 0
 ) -> list[MetricValue]:
     return [
         MetricValue(name, value, epoch, round(1000 * moments.get(epoch, 0.0)))
         for epoch, metrics in sorted(curve.items())
         for name, value in metrics.items()
-        if epoch not in left_out
+        if epoch > after and epoch not in left_out
     ]

@@ -25,7 +25,7 @@ from raygpu.tracking import carried_store, client, presentation
 from raygpu.tracking.client import Refused
 from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme, sqlite_path
-from raygpu.tracking.trial_runs import Child, last_ms
+from raygpu.tracking.trial_runs import Child, all_runs, last_ms
 from raygpu.tracking.values import (
     ERROR_TAG,
     MetricNames,
@@ -152,7 +152,7 @@ class RunTree:
         self._last_ms = last_ms(self._forget_ending(run_id))
         self.run_id = run_id
         self.children = {}
-        for run in self._search(f"tags.`{PARENT}` = '{run_id}' AND tags.`raygpu.kind` = 'trial'"):
+        for run in self._trial_runs(run_id):
             trial_id = run.data.tags["raygpu.trial_id"]
             trial_run = Child.of(run)
             first_run = self.children.setdefault(trial_id, trial_run)
@@ -160,6 +160,12 @@ class RunTree:
                 behind, self.children[trial_id] = sorted((trial_run, first_run), key=lambda child: child.last_epoch)
                 self.mlflow.delete_run(behind.run_id)
         return dict(self.children)
+
+    @_guarded
+    def adopt_trials(self, lost: str, run_id: str) -> None:
+        """Put the trials' runs of a parent run that was deleted, and them not with it, below another one."""
+        for run in self._trial_runs(lost):
+            self.mlflow.set_tag(run.info.run_id, PARENT, run_id)
 
     @_guarded
     def forget_twins(self, key: str) -> None:
@@ -381,15 +387,12 @@ class RunTree:
         """Return whether an MLflow server holds the runs, rather than a database opened by raygpu."""
         return scheme(self.uri) in ("http", "https")
 
+    def _trial_runs(self, run_id: str) -> list[Any]:
+        """Return the runs of a parent run's trials."""
+        return self._search(f"tags.`{PARENT}` = '{run_id}' AND tags.`raygpu.kind` = 'trial'")
+
     def _search(self, query: str) -> list[Any]:
-        """Return all runs of a query: a run that is deleted between two pages would move another one out of sight."""
-        runs: list[Any] = []
-        token = None
-        while True:
-            page = self.mlflow.search_runs([self.experiment_id], query, max_results=500, page_token=token)
-            runs += page
-            if not (token := page.token):
-                return runs
+        return all_runs(self.mlflow, self.experiment_id, query)
 
 
 def _now_ms() -> int:

@@ -21,7 +21,7 @@ from raygpu.storage import StorageError
 from raygpu.tracking import carried_store, client
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.presentation import Presentation
-from raygpu.tracking.rewriting import has_run, write_again
+from raygpu.tracking.rewriting import has_run, replace_lost
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.spool import Spool
 from raygpu.tracking.stores import scheme, ui_command
@@ -115,28 +115,22 @@ class Session(ABC):
             begun = noted if noted != self._lost else begun
             tree.keep(now=True)  # a run whose id is noted is found by every later start
             self._note_run_id(begun)
+        if self._lost is not None:
+            tree.adopt_trials(self._lost, begun)
         if may_exist:
             tree.resume_run(begun)
             tree.forget_twins(self._key)
         self.run_id = begun
         self._present(tree, begun)
         if self._lost is not None:
-            self._write_again(tree, self._lost, begun)
+            self._lines.append(replace_lost(tree, self.folder, self.config, self._lost))
+            self.folder.write_run({LOST_RUN: None})
+            self._lost = None
         try:
             tree.log_artifact(self.run_id, self.folder.config)
         except TrackingError as error:  # runs and metrics can be kept where files cannot
             self._lines.append(str(error))
         return tree
-
-    def _write_again(self, tree: RunTree, lost: str, begun: str) -> None:
-        count = write_again(tree, self.folder, self.config)
-        extent = f"{count:,} trials" if self.kind == "sweep" else "its epochs"
-        self._lines.append(
-            f"MLflow: the run {lost} is not in the store any more; a new one, {begun}, was begun, and {extent} written"
-            f" again from {self.folder}: of each epoch the few metrics that {self.folder.timeline.name} keeps"
-        )
-        self.folder.write_run({LOST_RUN: None})
-        self._lost = None
 
     def _present(self, tree: RunTree, run_id: str) -> None:
         """Write how MLflow's pages present the run while it goes on. Raises TrackingError."""

@@ -1,4 +1,4 @@
-"""Runs that a resumed sweep finds in MLflow: how far they got, and until when."""
+"""Runs that a resumed sweep finds in MLflow: how far they got, until when, and whether they have ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ class Child:
     """Last epoch whose metrics are logged; 0 for none."""
     last_ms: int = 0
     """Time of the last metric that is of no epoch, in milliseconds since 1970; 0 for none."""
+    has_params: bool = False
+    has_ended: bool = False
 
     @classmethod
     def of(cls, run: Any) -> Child:
         """Return what MLflow has of a trial's run."""
-        return cls(run.info.run_id, max((metric.step for metric in _metrics(run)), default=0), last_ms(run))
+        last_epoch = max((metric.step for metric in _metrics(run)), default=0)
+        return cls(run.info.run_id, last_epoch, last_ms(run), bool(run.data.params), run.info.status != "RUNNING")
 
 
 def last_ms(run: Any) -> int:
@@ -32,3 +35,14 @@ def last_ms(run: Any) -> int:
 
 def _metrics(run: Any) -> Any:
     return run.data.to_proto().metrics
+
+
+def all_runs(mlflow: Any, experiment_id: str, query: str) -> list[Any]:
+    """Return all runs of a query: a run that is deleted between two pages would move another one out of sight."""
+    runs: list[Any] = []
+    token = None
+    while True:
+        page = mlflow.search_runs([experiment_id], query, max_results=500, page_token=token)
+        runs += page
+        if not (token := page.token):
+            return runs
