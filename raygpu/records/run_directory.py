@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, overload
 
 import tomli_w
@@ -46,6 +47,9 @@ ENDED = "ended"
 """Key, in the run's state, of the status with which a training without a summary has ended: failed."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
+
+_state_lock = Lock()
+"""Lock held while a run's state is read and written anew: the writer to MLflow does so in a thread of its own."""
 
 
 class _Inside:
@@ -315,10 +319,11 @@ class RunDirectory:
         return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
 
     def write_run(self, values: Mapping[str, Any]) -> None:
-        """Add values to the run's state."""
-        write_whole(self.run, json.dumps(self.read_run() | dict(values), indent=2))
-        if self.storage is not None:
-            self.storage.upload(self.run)
+        """Add values to the run's state. Safe to call from any thread."""
+        with _state_lock:
+            write_whole(self.run, json.dumps(self.read_run() | dict(values), indent=2))
+            if self.storage is not None:
+                self.storage.upload(self.run)
 
     def read_run(self) -> dict[str, Any]:
         """Return the run's state; empty without a file. Raises BadInput if it is damaged."""

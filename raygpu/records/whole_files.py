@@ -4,6 +4,7 @@ file that grows by lines, no half line before a whole one."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TextIO
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """Open a text file that takes the place of `path` once the block has ended; a full disk leaves the one before."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", newline="") as file:
             yield file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,16 @@ def test_files_of_a_command_that_works_on_the_run_are_left_alone(bucket: Any) ->
         finally:
             other.kill()
     assert RunDirectory._fetched(bucket).run.read_text() == "there"
+
+
+def test_threads_that_write_the_runs_state_lose_nothing(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+
+    def write(name: str) -> None:
+        for number in range(100):
+            folder.write_run({f"{name}{number}": number})
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(write, "abc"))
+    assert len(folder.read_run()) == 300
+    assert [file.name for file in tmp_path.iterdir()] == [folder.run.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,15 @@ def test_a_file_that_is_not_written_to_its_end_leaves_the_one_before(tmp_path: P
         file.write("new")
         assert path.read_bytes() == b"a\r\nb\n"
     assert path.read_text() == "new"
+
+
+def test_threads_that_write_one_file_leave_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    def write(letter: str) -> None:
+        for _ in range(100):
+            write_whole(path, letter * 10_000)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(write, "abc"))
+    assert path.read_text() in {letter * 10_000 for letter in "abc"}
