@@ -159,6 +159,12 @@ class Storage:
         with _told(self), system.open_output_stream(path) as stream:
             stream.write(content)
 
+    def sync(self, name: str) -> None:
+        """Wait until the disk has a file of the folder; object storage has it already. Raises OSError."""
+        if self.path is not None:
+            with (self.path / name).open("rb+") as file:
+                os.fsync(file.fileno())
+
     def upload(self, source: Path) -> None:
         """Copy a file, or the content of a folder, into this folder. Raises StorageError."""
         if source.is_file():

@@ -29,6 +29,7 @@ from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
 from tests.garbage import pytest_collection, pytest_runtest_protocol
 from tests.imported import forget
+from tests.power_loss import Disk
 from tests.scheduling import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.time_spent import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 
@@ -226,3 +227,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def losing_disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system whose machine may lose its power."""
+    disk = Disk(tmp_path)
+    try:
+        yield disk
+    finally:
+        disk.close()

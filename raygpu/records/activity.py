@@ -40,7 +40,7 @@ def note(activity: Activity | None) -> None:
         if activity is None:
             file.unlink(missing_ok=True)
             return
-        write_whole(file, json.dumps(asdict(activity)))
+        write_whole(file, json.dumps(asdict(activity)), lasting=False)
 
 
 def living() -> dict[int, Activity]:

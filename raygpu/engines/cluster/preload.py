@@ -49,7 +49,8 @@ class Preload:
     def announce(self, modules: Sequence[str], variables: Mapping[str, str]) -> None:
         """Tell the waiting workers what to import. variables: of their environment, set before the imports."""
         path = Path(self._folder.name) / IMPORTS
-        write_whole(path, json.dumps({"modules": list(modules), "variables": dict(variables)}))
+        content = json.dumps({"modules": list(modules), "variables": dict(variables)})
+        write_whole(path, content, lasting=False)
 
     def close(self) -> None:
         """Delete the file: a worker that still waits, or starts later, imports nothing in advance."""

@@ -7,6 +7,7 @@ Ray Train refuses the run for ever. In object storage a file is replaced as a wh
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def back_up(folder: Path) -> None:
     """Copy the state, in one step. folder: Ray Train's folder of the run."""
     part = folder / f"{COPY}.tmp"
     shutil.copyfile(folder / STATE, part)
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())
     part.replace(folder / COPY)
 
 

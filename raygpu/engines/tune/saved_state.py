@@ -63,6 +63,7 @@ def set_before(folder: RunDirectory) -> None:
     for name, file in _newest(files).items():
         if file is not None and file != name.format(BEFORE):
             folder.tune.write(name.format(BEFORE), folder.tune.read(file))
+            folder.tune.sync(name.format(BEFORE))  # before the other one is gone
     for name in READERS:
         for file in fnmatch.filter(files, name.format("*")):  # the one that was copied last
             if file != name.format(BEFORE):

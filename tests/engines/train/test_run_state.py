@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 
 from ray.train.v2._internal.execution import storage
 
 from raygpu.engines.train import run_state
+from tests.power_loss import Disk
 
 
 def test_a_state_that_was_cut_is_replaced_by_its_copy(tmp_path: Path) -> None:
@@ -35,3 +37,14 @@ def test_the_file_has_ray_train_s_name() -> None:
 
     assert run_state.STATE == CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
     assert "checkpoint_manager_snapshot_path" in inspect.getsource(storage)
+
+
+def test_a_power_loss_leaves_a_copy(losing_disk: Disk) -> None:
+    (losing_disk.path / run_state.STATE).write_text('{"number": 1}')
+    run_state.back_up(losing_disk.path)
+    os.sync()
+    run_state.back_up(losing_disk.path)
+    losing_disk.lose_power()
+    (losing_disk.path / run_state.STATE).write_text("")
+    run_state.mend(losing_disk.path)
+    assert (losing_disk.path / run_state.STATE).read_text() == '{"number": 1}'

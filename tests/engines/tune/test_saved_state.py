@@ -18,6 +18,7 @@ from raygpu.engines.tune.callback import ArrayCallback
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
+from tests.power_loss import Disk
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -143,6 +144,17 @@ def test_tune_restores_the_last_start_whatever_the_clock_said(tmp_path: Path) ->
                 [*(name.format("0-before") for name in saved_state.READERS), "tuner.pkl"]
             )
             assert {folder.tune.read(name.format("0-before")) for name in saved_state.READERS} == {time.encode()}
+
+
+def test_a_power_loss_at_the_start_of_a_resume_leaves_the_state_to_go_on_from(losing_disk: Disk) -> None:
+    folder = RunDirectory(losing_disk.path)
+    for name in saved_state.READERS:
+        folder.tune.write(name.format("2026-09-21_14-13-20"), b"state")
+    os.sync()
+    saved_state.set_before(folder)
+    losing_disk.lose_power()
+    newest_files = saved_state._newest(folder.tune.files()).values()
+    assert [folder.tune.read(file) for file in newest_files if file is not None] == [b"state"] * len(newest_files)
 
 
 def resumed(folder: RunDirectory, **more: str) -> int:
