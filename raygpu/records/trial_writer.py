@@ -19,6 +19,10 @@ class TrialWriter(ABC):
     delayed: str | None = None
     """Reason why writes are not delivered at present; None while they are."""
 
+    def __init__(self) -> None:
+        self.ended: set[str] = set()
+        """Trials whose ends this process has written, or found among the writes that wait."""
+
     def begin(self, trial: Trial) -> None:
         """Begin the trial's run, or go on with an interrupted one."""
         self._put("begin", trial.trial_id, trial)
@@ -57,6 +61,7 @@ class TrialWriter(ABC):
             score_rule=record.score_rule,
             scores=replace(record.scores),
         )
+        self.ended.add(record.trial.trial_id)
         self._put("end", record.trial.trial_id, copy)
 
     def run_metrics(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -12,6 +12,7 @@ class NullWriter(TrialWriter):
     """Writer for a run without tracking: writes nothing, opens nothing."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.faults: list[str] = []
         self.waiting = 0
 

@@ -90,12 +90,13 @@ def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> i
         tree.log(child.run_id, curve, params)
         # Waiting epochs are delivered after these, so that only earlier ones are known.
         last = max((epoch for epoch in moments if epoch < min(backlog.epochs, default=epoch + 1)), default=0)
-        tree.children[trial_id] = replace(child, last_epoch=max(last, child.last_epoch))
+        child = tree.children[trial_id] = replace(child, last_epoch=max(last, child.last_epoch))
         if row is not None and not backlog.ends and not child.has_ended and row.status in ENDINGS:
             ended_ms = max((round(1000 * moment) for moment in moments.values()), default=None)
             score = {"raygpu.status": row.status, **({"raygpu.diverged": "true"} if row.status == "diverged" else {})}
             tree.log(child.run_id, tags=score)
             tree.finish(child.run_id, ENDINGS[row.status], ended_ms)
+            tree.children[trial_id] = replace(child, has_ended=True, ending=row.status)
     training = _points(
         run_timeline.curves.get(timeline.TRAINING, {}), run_timeline.ended_s.get(timeline.TRAINING, {}), set()
     )

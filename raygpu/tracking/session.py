@@ -174,7 +174,7 @@ class Session(ABC):
 
     def next_line(self) -> str | None:
         """Return the line that tells how to see the run's curves, once it has ended."""
-        tree = self._begun()
+        tree = self.begun()
         if tree is None or self.fault is not None:
             return None
         whose = "every trial's" if self.kind == "sweep" else "its"
@@ -194,7 +194,7 @@ class Session(ABC):
         """Wait for the tree that holds the run; None where tracking is off. Raises TrackingError without the store."""
         return self.writer.ready(OPEN_S)
 
-    def _begun(self) -> RunTree | None:
+    def begun(self) -> RunTree | None:
         """Return the tree if the run has begun in MLflow; never waits."""
         try:
             return self.writer.ready(0)

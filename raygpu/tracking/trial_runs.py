@@ -17,12 +17,16 @@ class Child:
     """Time of the last metric that is of no epoch, in milliseconds since 1970; 0 for none."""
     has_params: bool = False
     has_ended: bool = False
+    ending: str | None = None
+    """Outcome of the trial as its ended run has it; None of a run that goes on."""
 
     @classmethod
     def of(cls, run: Any) -> Child:
         """Return what MLflow has of a trial's run."""
         last_epoch = max((metric.step for metric in _metrics(run)), default=0)
-        return cls(run.info.run_id, last_epoch, last_ms(run), bool(run.data.params), run.info.status != "RUNNING")
+        has_ended = run.info.status != "RUNNING"
+        ending = run.data.tags.get("raygpu.status") if has_ended else None
+        return cls(run.info.run_id, last_epoch, last_ms(run), bool(run.data.params), has_ended, ending)
 
 
 def last_ms(run: Any) -> int:

@@ -75,6 +75,7 @@ class Writer(TrialWriter):
         has its run resumed. interval_s: shortest time for which writes gather. cpus: limit of the CPU time;
         default: of a thread that has little to write. Raises TrackingError if the journal cannot be read.
         """
+        super().__init__()
         self.faults: list[str] = []
         """Faults of writes that MLflow refused for good or the disk did not take, a line for each different fault."""
         self.delayed: str | None = None
@@ -85,6 +86,7 @@ class Writer(TrialWriter):
         self._tree: RunTree | None = None
         self._failure: TrackingError | None = None
         self._incoming = deque(self._journal.take_over())
+        self.ended.update(write.trial_id for write in self._incoming if write.kind == "end" and write.trial_id)
         self.num_earlier = len(self._incoming)
         """Number of writes that an earlier writer had left."""
         self.num_refused = self._journal.damaged

@@ -205,6 +205,8 @@ class SweepUnderWay:
 
     def _summarize(self, monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
         """End the records and the trials' runs in MLflow, and sum up."""
+        from raygpu.tracking.left_open import end_left_open
+
         records = self.records
         is_short = records.interrupt(self.session.writer.end)
         self.interrupted = is_short and records.hopeless is None and not records.out_of_time
@@ -222,6 +224,8 @@ class SweepUnderWay:
             arrays_s,
         )
         self._take_noted_score()
+        if self.resuming:
+            self.console.lines(end_left_open(self.session, list(records.by_id.values())))
         self._log_incomplete_sets()
         self._tag_front()
         self.session.writer.finish()  # what waits is delivered while Ray ends
