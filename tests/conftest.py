@@ -109,7 +109,8 @@ def reports_go_nowhere() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite store in its first state: MLflow takes some ten seconds to create one. Processes of one run share it."""
+    """A SQLite store in its first state: MLflow works for more than a second to create one. Processes of one run share
+    it."""
     from raygpu.tracking.runs import RunTree
 
     folder = tmp_path_factory.getbasetemp()
@@ -130,9 +131,10 @@ def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def new_store(mlflow_template: Path) -> Callable[[Path], str]:
-    """Makes a SQLite store in a folder; returns its URI."""
+    """Makes a SQLite store in a folder, which is made if need be; returns its URI."""
 
     def make(folder: Path) -> str:
+        folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(mlflow_template, folder / "mlflow.db")
         return f"sqlite:///{folder / 'mlflow.db'}"
 

@@ -57,8 +57,11 @@ signal_s = 20
 class Project:
     """A person's folder on the login node."""
 
-    def __init__(self, folder: Path, cluster: Slurm) -> None:
+    def __init__(self, folder: Path, cluster: Slurm, new_store: Callable[[Path], str] | None = None) -> None:
+        """new_store: makes the MLflow store that the first job would make."""
         self.folder, self.cluster = folder, cluster
+        if new_store is not None:
+            new_store(folder / "runs")
         (folder / "project.py").write_text(PROJECT)
 
     def write(self, epochs: int, seconds: float = 0.1) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,8 @@ def rows() -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("joined_ray")
-def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torch_in_every_way(here: Path, new_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]) -> None:
+    new_store(here / "runs")
     assert command(SMALL, "--most", "2", "--json", "--ways", "process,fused,threads") == 0
     out, err = capsys.readouterr()
     profile = json.loads(out)
@@ -145,7 +146,10 @@ def test_a_sweeps_file_of_a_function(here: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("joined_ray")
-def test_where_everything_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_everything_fails(
+    here: Path, new_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    new_store(here / "runs")
     text = STEADY.replace("steady", "raises") + "[space]\nafter = 0\n"
     assert command(text, "--most", "2", "--ways", "process") == 1
     out = capsys.readouterr().out
@@ -306,7 +310,7 @@ def test_advice_measures_data_parallel_trainings(
     text = SMALL.replace("tests.models:Mlp", experiment)
     monkeypatch.setitem(globals(), "SMALL", text)
     keep_one({1: 1.0, 2: 1.01, 3: 0.9})
-    assert command(text, "--advise", "--json", "--workers", "2") == 0
+    assert command(text, "--advise", "--json", "--workers", "2", "--no-tracking.enabled") == 0
     out, err = capsys.readouterr()
     advice = json.loads(out)
     assert (advice["scaling"]["evidence"], advice["scaling"]["notes"]) == ("measured", [])

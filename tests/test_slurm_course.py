@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,12 @@ def cluster() -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster: Slurm) -> Project:
+def project(new_store: Callable[[Path], str], tmp_path: Path, cluster: Slurm) -> Project:
+    return Project(tmp_path, cluster, new_store)
+
+
+@pytest.fixture
+def project_without_store(tmp_path: Path, cluster: Slurm) -> Project:
     return Project(tmp_path, cluster)
 
 
@@ -129,7 +134,8 @@ def test_two_jobs_on_one_node_do_not_meet(project: Project) -> None:
         assert project.points(name) == {trial: list(range(1, 41)) for trial in ("t0000", "t0001")}
 
 
-def test_an_array_of_jobs_is_gathered(project: Project) -> None:
+def test_an_array_of_jobs_is_gathered(project_without_store: Project) -> None:
+    project = project_without_store
     project.write(epochs=4, seconds=0.1)
     done = project.submit("sweep", "mine.toml", "--name", "study", "--slurm.array", "0-1", "--slurm.cpus-per-task", "1")
     assert done.returncode == 0, done.stderr

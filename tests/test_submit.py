@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -214,13 +214,13 @@ def test_a_sweep_from_outside_is_stopped_goes_on_and_survives_a_lost_node(cluste
 
 @pytest.mark.slow
 def test_a_search_a_training_and_a_model_without_a_shared_disk(
-    cluster: RayCluster, project: Path, tmp_path: Path
+    cluster: RayCluster, project: Path, new_store: Callable[[Path], str], tmp_path: Path
 ) -> None:
     """Fused trials; then the winner on two workers, from the search's folder in object storage, its parameters too."""
     cluster.add_node(WORKERS[2], num_cpus=2, num_gpus=1)  # one may have been lost
     (project / "net.py").write_text(NET)
     (project / "net.toml").write_text(NET_CONFIGURATION)
-    tracking = ["--tracking.uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    tracking = ["--tracking.uri", new_store(tmp_path)]
     where = ["--storage", f"s3://{BUCKET}/runs"]
     done = command(cluster, "sweep", "net.toml", "--name", "search", *where, *tracking)
     assert done.returncode == 0, done.stdout + done.stderr

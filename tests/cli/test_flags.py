@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -210,11 +211,12 @@ def left_behind(marker: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_interrupted_then_resumed(tmp_path: Path) -> None:
+def test_interrupted_then_resumed(new_store: Callable[[Path], str], tmp_path: Path) -> None:
     """Ctrl-C: exit code 130, nothing left behind; --resume: finished trials stay and the others run."""
     repository = Path(__file__).parents[2]
     config = GOOD.replace("trials = 2", "trials = 6").replace("epochs = 2", "epochs = 8")
     (tmp_path / "sweep.toml").write_text(config + "pause_s = 0.7\n")
+    new_store(tmp_path / "runs")
     marker = f"RAYGPU_TEST_MARKER={tmp_path.name}-{os.getpid()}"
     name, _, value = marker.partition("=")
     environment = os.environ | {"PYTHONPATH": str(repository), name: value}

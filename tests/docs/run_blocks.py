@@ -118,11 +118,13 @@ Run = Callable[[Sequence[str]], str]
 """Runs a command line, and returns what it printed."""
 
 
-def run_page(page: str, python: Path, folder: Path, own: Run | None = None) -> None:
+def run_page(
+    page: str, python: Path, folder: Path, own: Run | None = None, new_store: Callable[[Path], str] | None = None
+) -> None:
     """Run each block of a page, in an empty folder of this one.
 
     python: of an environment with raygpu, whose programs lie beside it. own: runs the commands of raygpu in place of
-    the environment's program.
+    the environment's program. new_store: makes the MLflow store that the page's first command would make.
     """
     for package in ("torch", *NEEDED.get(page, ())):
         pytest.importorskip(package)
@@ -141,6 +143,8 @@ def run_page(page: str, python: Path, folder: Path, own: Run | None = None) -> N
         return own(words[1:]) if own is not None else run([str(python.with_name("raygpu")), *words[1:]])
 
     raygpu(["raygpu", "init"])
+    if new_store is not None:
+        new_store(empty(folder) / "runs")
     if page in PREPARED:
         for file in ("mine.py", "mine.toml"):
             (empty(folder) / file).write_text(written("tutorial", file))

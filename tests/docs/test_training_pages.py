@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,5 +26,7 @@ TRAINING = [
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("joined_ray")
 @pytest.mark.parametrize("page", TRAINING)
-def test_every_block_works_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_page(page, Path(sys.executable), tmp_path, in_this_process(tmp_path, monkeypatch))
+def test_every_block_works_in_order(
+    page: str, new_store: Callable[[Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_page(page, Path(sys.executable), tmp_path, in_this_process(tmp_path, monkeypatch), new_store)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def two_cards(tmp_path: Path, **values: Any) -> SweepConfig:
         "name": "test",
         "metric": "score",
         "runs_dir": str(tmp_path / "runs"),
-        "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+        "tracking": {"enabled": False},
         "experiment": "tests.unequal_cases:tells_where",
         "trials": None,
         "search": {"algorithm": "grid"},
@@ -87,10 +88,12 @@ def two_cards(tmp_path: Path, **values: Any) -> SweepConfig:
 
 
 @pytest.mark.slow
-def test_a_box_of_two_cards(box: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_box_of_two_cards(
+    box: FakeNvml, new_store: Callable[[Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("raygpu.devices.host.num_cpus", lambda: 8)
     monkeypatch.setattr("raygpu.devices.host.available_memory_gib", lambda: 64.0)
-    config = two_cards(tmp_path)
+    config = two_cards(tmp_path, tracking={"uri": new_store(tmp_path)})
     shown = io.StringIO()
     result = sweep.run(config, console=SweepConsole(stream=shown))
     assert result.summary["completed"] == 14
@@ -131,7 +134,6 @@ def test_arrays_on_a_box_of_two_cards(box: FakeNvml, tmp_path: Path) -> None:
         metric="accuracy",
         epochs=2,
         gpu={"mode": "fused", "fraction": "auto"},
-        tracking={"enabled": False},
     )
     space = {"lr": {"grid_search": [0.05, 0.1, 0.2]}, "kind": {"grid_search": ["mlp", "lstm"]}, "hidden": 16}
     result = sweep.run(config.model_copy(update={"space": space}))
@@ -218,7 +220,7 @@ def test_a_cluster_of_three_types(tmp_path: Path) -> None:
         for resources in others:
             cluster.add_node(**node, resources=resources)
         cluster.wait_for_nodes()
-        where = {"cluster": {"address": cluster.address}, "gpu": {"fraction": 0.5}, "tracking": {"enabled": False}}
+        where = {"cluster": {"address": cluster.address}, "gpu": {"fraction": 0.5}}
         result = sweep.run(two_cards(tmp_path, **where))
     finally:
         cluster.shutdown()
