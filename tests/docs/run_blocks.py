@@ -1,4 +1,4 @@
-"""The commands and the Python of a documentation page, run in order in an empty folder."""
+"""The commands and the Python of documentation pages, run in order in an empty folder."""
 
 from __future__ import annotations
 
@@ -118,20 +118,28 @@ Run = Callable[[Sequence[str]], str]
 """Runs a command line, and returns what it printed."""
 
 
-def run_page(
-    page: str, python: Path, folder: Path, own: Run | None = None, new_store: Callable[[Path], str] | None = None
+def run_pages(
+    pages: Sequence[str],
+    python: Path,
+    folder: Path,
+    own: Run | None = None,
+    new_store: Callable[[Path], str] | None = None,
 ) -> None:
-    """Run each block of a page, in an empty folder of this one.
+    """Run each block of these pages, page by page, in an empty folder of this one.
+
+    What a page has in common with an earlier one, word for word, was done in this folder, and is not done again: a
+    command of its preparation or of its blocks, or a block of Python.
 
     python: of an environment with raygpu, whose programs lie beside it. own: runs the commands of raygpu in place of
-    the environment's program. new_store: makes the MLflow store that the page's first command would make.
+    the environment's program. new_store: makes the MLflow store that the first command would make.
     """
-    for package in ("torch", *NEEDED.get(page, ())):
+    for package in ("torch", *(package for page in pages for package in NEEDED.get(page, ()))):
         pytest.importorskip(package)
     environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"} | surroundings(folder)
     for name in NOT_SET:
         environment.pop(name, None)
-    output = ""
+    earlier: dict[str, str] = {}
+    printed: dict[str, str] = {}
 
     def run(words: Sequence[str]) -> str:
         done = subprocess.run(words, cwd=empty(folder), env=environment, capture_output=True, text=True, check=False)
@@ -142,29 +150,38 @@ def run_page(
         assert words[0] == "raygpu"
         return own(words[1:]) if own is not None else run([str(python.with_name("raygpu")), *words[1:]])
 
+    def once(text: str, words: Sequence[str], program: Run) -> str:
+        printed[text] = earlier[text] if text in earlier else program(words)
+        return printed[text]
+
     raygpu(["raygpu", "init"])
     if new_store is not None:
         new_store(empty(folder) / "runs")
-    if page in PREPARED:
-        for file in ("mine.py", "mine.toml"):
-            (empty(folder) / file).write_text(written("tutorial", file))
-        for command in PREPARED[page]:
-            raygpu(shlex.split(command))
-    for block in blocks(page):
-        if block.file is not None:
-            file = empty(folder) / block.file
-            before = file.read_text() + "\n\n" if block.appended else ""
-            file.write_text(before + block.text)
-        elif block.language == "python":
-            printed = run([str(python), "-c", BEFORE_PYTHON.get(page, "") + block.text])
-            for expected in EXPECTED.findall(block.text):
-                assert expected in printed, f"{block.text}\n{printed}"
-            output += printed
-        elif block.language == "bash":
-            for words in commands(block.text):
-                output += raygpu(shortened(words, SHORTENED.get(page, {}).get(shlex.join(words), "")))
-    for expected in PRINTED.get(page, ()):
-        assert expected in output, output
+    for page in pages:
+        output = ""
+        if page in PREPARED:
+            for file in ("mine.py", "mine.toml"):
+                (empty(folder) / file).write_text(written("tutorial", file))
+            for command in PREPARED[page]:
+                once(command, shlex.split(command), raygpu)
+        for block in blocks(page):
+            if block.file is not None:
+                path = empty(folder) / block.file
+                above = path.read_text() + "\n\n" if block.appended else ""
+                path.write_text(above + block.text)
+            elif block.language == "python":
+                text = BEFORE_PYTHON.get(page, "") + block.text
+                shown = once(text, [str(python), "-c", text], run)
+                for expected in EXPECTED.findall(block.text):
+                    assert expected in shown, f"{page}: {block.text}\n{shown}"
+                output += shown
+            elif block.language == "bash":
+                for words in commands(block.text):
+                    words = shortened(words, SHORTENED.get(page, {}).get(shlex.join(words), ""))
+                    output += once(shlex.join(words), words, raygpu)
+        for expected in PRINTED.get(page, ()):
+            assert expected in output, f"{page}: {output}"
+        earlier |= printed
 
 
 NOT_SET = ("MLFLOW_TRACKING_URI", "PYTHONPATH")
