@@ -89,7 +89,6 @@ SLOW_SECONDS = {
     "tests/engines/train/test_production.py": 90,
     "tests/engines/tune/test_packing_on_a_cluster.py": 80,
     "tests/test_data_sets.py": 105,
-    "tests/deploy/test_listeners.py": 60,
     "tests/engines/tune/test_space_pause.py": 60,
 }
 """Seconds of a file's slow tests in `make test-all`, beside two other processes, where they take a minute or more."""

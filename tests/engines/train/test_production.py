@@ -1,9 +1,9 @@
-"""A production training on a full disk, one that loses a process, and one whose Ray gets the signal that ends it."""
+"""A production training on a full disk, one that loses a process, and one whose Ray gets the signal that ends it and
+was not open to the network before."""
 
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 import time
@@ -24,9 +24,9 @@ from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.train import production
 from raygpu.engines.train.production import ProcessLost, ProductionRun
 from tests.full_disk import fill_for_a_while
-from tests.processes import terminate_all
+from tests.processes import LOOPBACK, as_users_have_it, listeners, terminate_all
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(300)
 VALUES: dict[str, Any] = {
     "name": "test",
     "experiment": "tests.train_cases:Small",
@@ -83,6 +83,7 @@ CASE = """
 experiment = "tests.train_cases:Small"
 metric = "accuracy"
 epochs = 100000
+workers = 2
 [hyperparameters]
 hidden = 8
 lr = 0.1
@@ -95,19 +96,27 @@ enabled = false
 
 @pytest.mark.slow
 def test_sigterm_to_all_processes_ends_it_at_once(tmp_path: Path) -> None:
+    """Until then, each listener is on loopback, of the ranks too, which find each other by a store of torch's."""
     (tmp_path / "case.toml").write_text(CASE)
     command = [sys.executable, "-m", "raygpu.train", "case.toml", "--name", "t", "--runs-dir", "runs"]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    environment = {**as_users_have_it(), "PYTHONPATH": str(Path.cwd())}
+    listening = set[tuple[str, str]]()
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         while not list((tmp_path / "runs").glob("t/checkpoints/training/checkpoint*")):
             assert process.poll() is None
-            time.sleep(0.1)
+            listening |= listeners(process.pid)
+            time.sleep(0.2)
+        listening |= listeners(process.pid)
         terminate_all(process)
         out, _ = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130, out  # Ray itself gives up after a minute, with another one
     assert "interrupted; go on after the last checkpoint with: python -m raygpu.train --resume" in out
+    names = {name for name, _ in listening}
+    assert {"gcs_server", "raylet"} <= names
+    assert any(name.startswith("ray::") and "Train" in name for name in names), names
+    assert not {(name, address) for name, address in listening if address not in LOOPBACK}

@@ -1,4 +1,4 @@
-"""Ctrl-C of a sweep: what the trials have done by then is done."""
+"""Ctrl-C of a sweep: what the trials have done by then is done, and nothing was open to the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.tune import interruption
 from raygpu.records.run_directory import RunDirectory
-from tests.processes import terminate_all
+from tests.processes import LOOPBACK, as_users_have_it, listeners, terminate_all
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -120,18 +120,23 @@ enabled = false
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["group", "all"])
 def test_sigterm_to_more_than_the_command_leaves_its_results(whom: str, tmp_path: Path) -> None:
-    """To its process group, as `timeout` sends it, and to Ray's processes too, as systemd does."""
+    """To its process group, as `timeout` sends it, and to Ray's processes too, as systemd does.
+
+    Until then, each listener of the sweep is on loopback.
+    """
     (tmp_path / "case.toml").write_text(CASE.format(folder=tmp_path))
     (tmp_path / "interrupted").touch()  # by this test alone
     command = [sys.executable, "-m", "raygpu.sweep", "case.toml", "--name", "t", "--runs-dir", "runs"]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    environment = {**as_users_have_it(), "PYTHONPATH": str(Path.cwd())}
+    listening = set[tuple[str, str]]()
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         while not all((tmp_path / f"epochs-{x}").exists() and len(epochs(tmp_path, x)) >= 3 for x in (1, 2)):
             assert process.poll() is None
-            time.sleep(0.1)
+            listening |= listeners(process.pid)
+            time.sleep(0.2)
         if whom == "group":
             os.killpg(process.pid, signal.SIGTERM)
         else:
@@ -141,6 +146,8 @@ def test_sigterm_to_more_than_the_command_leaves_its_results(whom: str, tmp_path
         process.kill()
     assert process.returncode == 130, out  # Ray itself gives up after a minute, with another one
     assert "interrupted; go on with: python -m raygpu.sweep --resume " in out
+    assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
+    assert not {(name, address) for name, address in listening if address not in LOOPBACK}
     summary = json.loads((tmp_path / "runs" / "t" / "summary.json").read_text())
     assert (summary["failed"], summary["interrupted"]) == (0, 2)
     assert summary["best"]["epoch"] >= 2
