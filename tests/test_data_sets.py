@@ -126,14 +126,24 @@ def test_two_workers_with_a_keras_model_read_what_one_reads(ray_address: str, tm
     alone.close()
 
 
+COMMON: dict[str, Any] = {"name": "x", "epochs": 2, "tracking": {"enabled": False}}
+VALUES = {"lr": 0.1, "batch_size": 16}
+
+
 @pytest.mark.slow
-def test_devices_are_balanced_and_trainings_packed_while_samples_are_read(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"name": "x", "runs_dir": str(tmp_path), "experiment": "tests.data_set_cases:ReadByKeras"}
-    values = {"lr": 0.1, "batch_size": 16}
-    packed = PackConfig(**common, space=values, epochs=2, numbers="1,2", rounds=1, profiles=str(tmp_path / "profiles"))
-    found = packing.find_training(packed, "x", Path(__file__).parents[1], list)
+def test_keras_trainings_on_a_data_set_are_packed_as_processes_alone() -> None:
+    config = PackConfig(**COMMON, experiment="tests.data_set_cases:ReadByKeras", space=VALUES)
+    found = packing.find_training(config, "x", Path(__file__).parents[1], list)
     assert packing._ways(found)[0] == ["process"]
-    assert [point.way for point in pack.run(packed).profile.points] == ["process", "process"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("joined_ray")
+def test_devices_are_balanced_and_trainings_packed_while_samples_are_read(tmp_path: Path) -> None:
+    common = COMMON | {"runs_dir": str(tmp_path), "experiment": "tests.data_set_cases:Read"}
+    own: dict[str, Any] = {"ways": "process", "numbers": "1,2", "rounds": 1, "profiles": str(tmp_path / "profiles")}
+    packed = pack.run(PackConfig(**common, space=VALUES, **own))
+    assert [(point.way, point.fault) for point in packed.profile.points] == [("process", None), ("process", None)]
     own = {"workers": 2, "global_batch": 16, "window_s": 0.2, "rounds": 2, "turn_s": 0.5}
-    settings = BalanceConfig(**common | {"name": "y"}, hyperparameters=values, epochs=2, **own)
+    settings = BalanceConfig(**common | {"name": "y"}, hyperparameters=VALUES, **own)
     assert len(balance.run(settings).summary["ranks"]) == 2
