@@ -11,11 +11,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from raygpu import submit
 from raygpu.storage import Storage, _file_system
 from tests.services.ray_cluster import TOKEN, RayCluster
 from tests.services.s3 import BUCKET, s3
@@ -85,37 +86,6 @@ mode = "fused"
 lr = { loguniform = [1e-3, 1e-1] }
 """
 
-SHARING = """
-import json, os, time
-from pathlib import Path
-
-import raygpu
-
-def train(config):
-    begun = time.time()
-    time.sleep(2)
-    raygpu.report(score=config["x"])
-    name = Path(config["marks"], f"{os.environ.get('SWEEP')}-{config['x']}")
-    name.write_text(json.dumps([begun, time.time()]))
-"""
-SHARING_CONFIGURATION = """
-experiment = "sharing:train"
-metric = "score"
-
-[search]
-algorithm = "grid"
-
-[gpu]
-fraction = 0.5
-
-[space]
-x = {{ grid_search = [1, 2, 3] }}
-marks = "{marks}"
-
-[tracking]
-enabled = false
-"""
-
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -153,15 +123,44 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def command(cluster: RayCluster, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def said(project: Path, cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Said]]:
+    """What `python -m raygpu.submit` says as a person types it, in this process, which has all imported."""
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    def say(*words: str) -> Said:
+        capsys.readouterr()
+        return Said(submit.main([*words, "--address", cluster.dashboard]), *capsys.readouterr())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv(submit.ADDRESS_VARIABLE, cluster.dashboard)
+        Config.initialize("")  # Ray has read the variable at its import
+        AuthenticationTokenLoader.instance().reset_cache()
+        yield say
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # that of the tests' process
+        Config.initialize("")
+
+
+class Said(NamedTuple):
+    """The exit code and the output of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(cluster: RayCluster, *words: str) -> subprocess.CompletedProcess[str]:
     """`python -m raygpu.submit` as a person types it."""
+    left_out = ("RAY_AUTH_MODE", submit.ADDRESS_VARIABLE)
     return subprocess.run(
         [sys.executable, "-m", "raygpu.submit", *words, "--address", cluster.dashboard],
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
-        env={**os.environ, **environment},
+        env={name: value for name, value in os.environ.items() if name not in left_out},
     )
 
 
@@ -170,9 +169,12 @@ def results(name: str) -> Storage:
 
 
 @pytest.mark.slow
-def test_a_sweep_from_outside_is_stopped_goes_on_and_survives_a_lost_node(cluster: RayCluster, project: Path) -> None:
+def test_a_sweep_from_outside_is_stopped_goes_on_and_survives_a_lost_node(
+    cluster: RayCluster, said: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_KEY", "k3y")
     words = ["sweep", "mine.toml", "--name", "away", "--storage", f"s3://{BUCKET}/runs", "--env", "PROJECT_KEY"]
-    following = threading.Thread(target=command, args=(cluster, *words), kwargs={"PROJECT_KEY": "k3y"})
+    following = threading.Thread(target=command, args=(cluster, *words))
     following.start()
     while not checkpoints(results("away") / "tune"):
         assert following.is_alive()
@@ -180,13 +182,13 @@ def test_a_sweep_from_outside_is_stopped_goes_on_and_survives_a_lost_node(cluste
     details = _details(cluster, "sweep-away")
     assert "raygpu.job" in details
     assert "k3y" not in details, "secrets are no part of what the cluster lists"
-    assert command(cluster, "stop", "sweep-away").returncode == 0
+    assert said("stop", "sweep-away").returncode == 0
     following.join()
-    assert "stopped" in command(cluster, "status", "sweep-away").stdout
-    told = command(cluster, "logs", "sweep-away").stdout
+    assert "stopped" in said("status", "sweep-away").stdout
+    told = said("logs", "sweep-away").stdout
     assert f"go on with: python -m raygpu.submit sweep --resume s3://{BUCKET}/runs/away" in told
     assert json.loads(results("away").read("summary.json"))["interrupted"] > 0
-    again = command(cluster, *words, PROJECT_KEY="k3y")
+    again = said(*words)
     assert again.returncode == 2
     assert again.stderr.endswith("has a job sweep-away already; choose another --name\n"), again.stderr
     assert len(again.stderr.splitlines()) == 1
@@ -194,7 +196,7 @@ def test_a_sweep_from_outside_is_stopped_goes_on_and_survives_a_lost_node(cluste
     over = threading.Event()
     killer = threading.Thread(target=_kill_once_trials_run, args=(cluster, "away", over))
     killer.start()
-    done = command(cluster, "sweep", "--resume", results("away").uri, "--env", "PROJECT_KEY", PROJECT_KEY="k3y")
+    done = command(cluster, "sweep", "--resume", results("away").uri, "--env", "PROJECT_KEY")
     over.set()
     killer.join()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -207,7 +209,7 @@ def test_a_sweep_from_outside_is_stopped_goes_on_and_survives_a_lost_node(cluste
     assert results("away").has("best.toml")
     assert (results("away") / "checkpoints").folders() == [summary["best"]["trial_id"]]
     assert "k3y" not in done.stdout + done.stderr
-    job = re.search(r"sweep-away\S*(?= +succeeded +since )", command(cluster, "list").stdout)
+    job = re.search(r"sweep-away\S*(?= +succeeded +since )", said("list").stdout)
     assert job is not None
     assert command(cluster, "logs", job.group()).stdout in done.stdout
 
@@ -237,30 +239,6 @@ def test_a_search_a_training_and_a_model_without_a_shared_disk(
     assert trained["checkpoint"] == (results("final") / "checkpoints" / "best").uri
     assert (results("final") / "checkpoints" / "best").has("checkpoint.pt")
     assert "uri" in trained["model"], done.stdout
-
-
-@pytest.mark.slow
-def test_two_sweeps_share_a_gpu_and_both_finish(cluster: RayCluster, project: Path, tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    (project / "sharing.py").write_text(SHARING)
-    (project / "sharing.toml").write_text(SHARING_CONFIGURATION.format(marks=marks))
-    words = ["sweep", "sharing.toml", "--cluster.max-gpus", "0.5", "--storage", f"s3://{BUCKET}/runs"]
-    ended: dict[str, subprocess.CompletedProcess[str]] = {}
-
-    def run(name: str) -> None:
-        ended[name] = command(cluster, *words, "--name", name, "--env", "SWEEP", SWEEP=name)
-
-    both = [threading.Thread(target=run, args=(name,)) for name in ("ours", "theirs")]
-    for sweep in both:
-        sweep.start()
-    for sweep in both:
-        sweep.join()
-    for name, done in ended.items():
-        assert done.returncode == 0, done.stdout + done.stderr
-        spans = sorted(json.loads(path.read_text()) for path in marks.glob(f"{name}-*"))
-        assert len(spans) == 3
-        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans)), "half a GPU holds one trial of a half"
 
 
 def checkpoints(tune: Storage) -> set[str]:
