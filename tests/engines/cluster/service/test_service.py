@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from raygpu.engines.cluster.ray_environment import ON_LOOPBACK
+from raygpu.workflow import service_start
 
 pytestmark = pytest.mark.timeout(600)
 WAIT_S = 120.0
@@ -77,9 +78,11 @@ class Project:
         return ended(self.start(*words))
 
     def state(self) -> dict[str, Any]:
-        code, said = self.done("status", "--json")
-        assert code == 0, said
-        found: dict[str, Any] = json.loads(said)
+        """What `raygpu status` tells, asked in this process: tests ask again and again."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_RUNTIME_DIR", self.environment["XDG_RUNTIME_DIR"])
+            found = service_start.state()
+        assert found is not None
         return found
 
 
@@ -122,6 +125,9 @@ def test_there_is_one_service_alone(project: Project) -> None:
     code, said = project.done("up")
     assert code == 2
     assert "a service runs already" in said
+    code, said = project.done("status", "--json")
+    assert code == 0, said
+    assert json.loads(said)["pid"] == project.state()["pid"]
 
 
 def test_a_command_has_its_own_code_environment_and_folder_in_a_started_worker(project: Project) -> None:
