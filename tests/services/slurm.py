@@ -123,16 +123,18 @@ class Slurm:
     def fail(self, name: str) -> None:
         """Lose a node: its slurmd and all that runs there are killed, and Slurm is told as its timeout would."""
         own = psutil.Process(self._daemons.pop(name).pid)
-        doomed = [own]
+        doomed = {own}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("SLURMD_NODENAME") == name or (
-                    process.name().startswith("slurmstepd") and f"-{name}" in " ".join(process.cmdline())
-                ):
-                    doomed.append(process)
-        for process in doomed:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+                if process.environ().get("SLURMD_NODENAME") == name:
+                    doomed.add(process)
+                    parent = process.parent()
+                    if parent is not None and parent.name().startswith("slurmstepd"):  # it has no variables
+                        doomed.add(parent)
+        for end in (psutil.Process.suspend, psutil.Process.kill):  # else a step tells Slurm that its task was killed
+            for process in doomed:
+                with contextlib.suppress(psutil.Error):
+                    end(process)
         own.wait(10)
         self.called("scontrol", "update", f"nodename={name}", "state=down", "reason=lost")
 
