@@ -112,8 +112,8 @@ class Project:
         return found
 
 
-def until(done: Callable[[], Any], limit_s: float = 120) -> None:
+def until(done: Callable[[], Any], limit_s: float = 120, what: str = "it") -> None:
     deadline = time.monotonic() + limit_s
     while not done():
-        assert time.monotonic() < deadline, "not within the time"
+        assert time.monotonic() < deadline, f"{what}: not within the time"
         time.sleep(0.3)

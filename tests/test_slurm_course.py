@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,23 +44,6 @@ def require_whole(project: Project, name: str, epochs: int, *, again: int) -> No
     assert summary["tracking"]["undelivered"] == 0
 
 
-def test_a_stopped_job_goes_on_by_hand(project: Project) -> None:
-    project.write(epochs=60, seconds=0.3)
-    project.started("--name", "stopped")
-    until(lambda: len(project.marks()) >= 6)
-    stopped = project.submit("stop", "sweep-stopped")
-    assert "is asked to end" in stopped.stdout
-    until(lambda: project.record("stopped")["exit_code"] is not None)
-    assert "asked to stop: sweep writes its checkpoints" in project.log("stopped")
-    status = project.submit("status", "sweep-stopped").stdout
-    assert re.search(r"^sweep-stopped +stopped", status), status
-    assert project.record("stopped")["restarts"] == 0
-    project.cluster.called("sbatch", str(project.folder / "runs/stopped/slurm/job.sh"))
-    followed = project.submit("logs", "-f", "sweep-stopped")
-    assert followed.returncode == 0, followed.stdout[-2000:]
-    require_whole(project, "stopped", 60, again=2)
-
-
 def test_a_job_out_of_time_goes_on_until_it_is_done(project: Project) -> None:
     project.write(epochs=115, seconds=1.0)
     done = project.submit("sweep", "mine.toml", "--name", "long", "--slurm.time", "2", timeout_s=800)
@@ -68,37 +54,81 @@ def test_a_job_out_of_time_goes_on_until_it_is_done(project: Project) -> None:
     require_whole(project, "long", 115, again=2 * restarts)
 
 
-@pytest.mark.parametrize(("partition", "again"), [("cpu", 2), ("short", 20)])
-def test_a_preempted_job_goes_on(partition: str, again: int, project: Project) -> None:
-    """With a notice, no more than the epochs under way are lost; without one, Ray's processes end with the command."""
-    project.write(epochs=60, seconds=0.3)
-    options = ("--slurm.options=--nodelist=n1", "--slurm.partition", partition)
-    number = project.started("--name", "preempted", *options)
-    until(lambda: len(project.marks()) >= 12)
-    urgent = ("--partition=urgent", "--nodelist=n1", "--cpus-per-task=2", "--mem=100M", "--output=/dev/null")
+def trains_on(project: Project, epochs: int, what: str) -> None:
+    """Wait for so many epochs more: Slurm may have a job that is queued again wait for two minutes."""
+    before = project.marks().total()
+    until(lambda: project.marks().total() >= before + epochs, 400, what)
+
+
+def preempt(project: Project, number: str, node: str, restarts: int) -> None:
+    """Have an urgent job take a node, and wait until Slurm has queued the other one again."""
+    urgent = ("--partition=urgent", f"--nodelist={node}", "--cpus-per-task=2", "--mem=100M", "--output=/dev/null")
     project.cluster.called("sbatch", *urgent, "--wrap", "sleep 5")
-    until(lambda: project.cluster.job(number).get("Restarts") == "1")
-    followed = project.submit("logs", "-f", "sweep-preempted")
+    until(lambda: project.cluster.job(number).get("Restarts") == str(restarts), what="queued again by a preemption")
+
+
+@contextmanager
+def following(project: Project, name: str, number: str) -> Iterator[Future[subprocess.CompletedProcess[str]]]:
+    """Follow a sweep's output meanwhile; where the test fails, its job is cancelled, with which the output ends."""
+    with ThreadPoolExecutor() as pool:
+        followed = pool.submit(project.submit, "logs", "-f", f"sweep-{name}", timeout_s=800)
+        try:
+            yield followed
+        except BaseException:
+            project.cluster.called("scancel", number, check=False)
+            raise
+
+
+def test_a_job_goes_on_after_a_preemption_with_notice_and_by_hand_after_a_stop(project: Project) -> None:
+    """No more than the epochs under way are lost by each."""
+    project.write(epochs=100, seconds=0.3)
+    number = project.started("--name", "asked", "--slurm.options=--nodelist=n1", "--slurm.partition", "cpu")
+    until(lambda: len(project.marks()) >= 12, what="the first start trains")
+    preempt(project, number, "n1", 1)
+    trains_on(project, 6, "goes on after the preemption")
+    assert project.record("asked")["restarts"] == 1
+    assert "Slurm gives the nodes to another job" in project.log("asked")
+    marks = project.marks()
+    assert marks.total() - len(marks) <= 2, f"lost by the preemption: {marks}"
+
+    stopped = project.submit("stop", "sweep-asked")
+    assert "is asked to end" in stopped.stdout
+    until(lambda: project.record("asked")["exit_code"] is not None, what="ends after the stop")
+    assert "asked to stop: sweep writes its checkpoints" in project.log("asked")
+    status = project.submit("status", "sweep-asked").stdout
+    assert re.search(r"^sweep-asked +stopped", status), status
+    assert project.record("asked")["restarts"] == 1, "a stop queues nothing"
+    assert len(project.marks()) < 2 * 100, "stopped before its end"
+
+    project.cluster.called("sbatch", str(project.folder / "runs/asked/slurm/job.sh"))
+    followed = project.submit("logs", "-f", "sweep-asked")
     assert followed.returncode == 0, followed.stdout[-2000:]
-    assert project.record("preempted")["restarts"] == 1
-    if partition == "cpu":
-        assert "Slurm gives the nodes to another job" in followed.stdout
-    require_whole(project, "preempted", 60, again=again)
+    require_whole(project, "asked", 100, again=4)
 
 
-def test_a_job_whose_node_fails_goes_on_elsewhere(project: Project) -> None:
-    project.write(epochs=60, seconds=0.3)
-    number = project.started("--name", "failed")
-    until(lambda: len(project.marks()) >= 12)
+def test_a_job_goes_on_elsewhere_after_its_node_fails_and_after_a_preemption_without_notice(project: Project) -> None:
+    """Ray's processes end with the command, and whoever follows the output sees it to the end."""
+    project.write(epochs=100, seconds=0.3)
+    number = project.started("--name", "struck", "--slurm.partition", "short")
+    until(lambda: len(project.marks()) >= 12, what="the first start trains")
     lost = project.cluster.job(number)["NodeList"]
-    project.cluster.fail(lost)
-    try:
-        followed = project.submit("logs", "-f", "sweep-failed")
-    finally:
-        project.cluster.restore(lost)
-    assert followed.returncode == 0, followed.stdout[-2000:]
-    assert project.record("failed")["nodes"] != lost
-    require_whole(project, "failed", 60, again=30)
+    with following(project, "struck", number) as followed:
+        project.cluster.fail(lost)
+        try:
+            trains_on(project, 12, "goes on after the node's failure")
+        finally:
+            project.cluster.restore(lost)
+        second = project.record("struck")
+        assert second["restarts"] == 1
+        assert second["nodes"] != lost
+        marks = project.marks()
+        assert marks.total() - len(marks) <= 30, f"lost by the node's failure: {marks}"
+
+        preempt(project, number, second["nodes"], 2)
+        done = followed.result()
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert project.record("struck")["restarts"] == 2
+    require_whole(project, "struck", 100, again=50)
 
 
 def test_a_cancelled_job_leaves_the_store_to_others(project: Project) -> None:
