@@ -180,51 +180,32 @@ def test_distributions_are_what_a_file_has() -> None:
     assert parse({"a": raygpu.grid_search(1, 2)}, "grid").parameters[0].arguments == (1, 2)
 
 
-SCRIPT = """
+JOINING = """
+import sys
 import raygpu
 
 def train(config):
     for epoch in range(2):
         raygpu.report(score=config["x"] + epoch)
 
-for name in ("one", "two"):
-    run = raygpu.run_sweep(train, space={"x": raygpu.uniform(0, 1)}, trials=2, metric="score", name=name,
-                           tracking={"enabled": False})
-    print("DONE", name, run.summary["completed"])
-"""
-
-
-@pytest.mark.slow
-def test_two_sweeps_of_one_script_each_start_a_ray(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "DONE one 2" in done.stdout, done.stdout + done.stderr
-    assert "DONE two 2" in done.stdout, done.stdout + done.stderr
-
-
-JOINING = """
-import sys
-import raygpu
-
-def train(config):
-    raygpu.report(score=config["x"])
-
 fields = dict(space={"x": raygpu.uniform(0, 1)}, trials=2, metric="score", tracking={"enabled": False})
 done = [
     raygpu.run_sweep(train, name=name, **fields, **({"cluster": {"address": sys.argv[1]}} if name == "joined" else {}))
-    for name in ("local", "joined", "again")
+    for name in ("local", "another", "joined", "again")
 ]
 print("DONE", *(run.summary["completed"] for run in done))
 """
 
 
 @pytest.mark.slow
-def test_a_process_joins_a_cluster_after_a_local_run_and_runs_locally_again(ray_address: str, tmp_path: Path) -> None:
+def test_a_process_starts_a_ray_for_each_run_joins_a_cluster_and_runs_locally_again(
+    ray_address: str, tmp_path: Path
+) -> None:
     (tmp_path / "script.py").write_text(JOINING)
     environment = {name: value for name, value in os.environ.items() if name != ON_LOOPBACK}
     words = [sys.executable, "script.py", ray_address]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "DONE 2 2 2" in done.stdout, done.stdout + done.stderr
+    assert "DONE 2 2 2 2" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow
