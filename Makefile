@@ -30,7 +30,7 @@ test: $(VENV)/installed-dev
 test-failed: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
-# Whole trainings and killed workers, a rehearsed Kubernetes, 40 workers on a simulated cluster, too: these wait longer.
+# Whole trainings and killed workers, a rehearsed Kubernetes, 20 workers on a simulated cluster, too: these wait longer.
 test-all: $(VENV)/installed-dev
 	$(PYTEST) --numprocesses 4 -m "not gpu"
 
