@@ -56,8 +56,8 @@ TOGETHER = {
 """Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`; libraries whose
 import takes seconds; Ray, which takes four to start and a fortieth of a core from then on; and waits, during which
 other processes have the cores."""
-ALONE_BESIDE_SLOW_TESTS = ("transformers", "a Ray", "waiting", "another Ray")
-"""Of these, the files that go one by one in a run that has slow tests."""
+ALONE_BESIDE_SLOW_TESTS = ("a Ray", "waiting", "another Ray")
+"""Of these, the files that go one by one in a run that has slow tests; the zoo's compare with the same trials alone."""
 TRAINING = ("tests/training/", "tests/contracts/")
 """Beginnings of the paths of files that train models: they take long without a Ray."""
 RUN_S = 6
