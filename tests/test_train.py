@@ -206,11 +206,11 @@ def test_a_training_that_diverges_ends_and_its_best_model_of_named_inputs_is_reg
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharding", ["none", "full"])
-def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
-    sharding: str, config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.timeout(900)
+def test_killed_interrupted_and_resumed_it_comes_to_the_same_end_and_so_does_a_sharded_one(
+    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(name: str, **hp: Any) -> train.TrainingResult:
+    def run(name: str, sharding: str = "none", **hp: Any) -> train.TrainingResult:
         # The score of the first epoch stays the best: a later one need not beat it.
         wanted = {"experiment": "tests.train_cases:Disturbed", "metric": "size", "direction": "min", "name": name}
         source = {"sweep": "search", "trial_id": "t0003", "score": 0.0}
@@ -267,6 +267,20 @@ def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
     out = capsys.readouterr().out
     assert f"goes on after epoch {stopped.summary['epochs']}" in out
     assert "has ended already" in out
+
+    (tmp_path / "once").mkdir()
+    stopped = run("sharded", "full", folder=str(tmp_path / "once"), deaths=[11], driver=os.getpid())
+    assert (stopped.interrupted, stopped.summary["retries"]) == (True, 1)
+    assert 1 <= stopped.summary["epochs"] < 4
+    sharded = resumed(RunDirectory.existing(stopped.folder, "train"), source={}, registered_name="shards")
+    assert (sharded.interrupted, sharded.summary["epochs"]) == (False, 4)
+    assert sharded.summary["model"]["registered"] == "models:/shards/1"
+    assert sharded.summary["metrics"] == pytest.approx(whole.summary["metrics"], rel=1e-4)
+    assert sharded.summary["best"] == pytest.approx(whole.summary["best"], rel=1e-4)
+    found, wanted = last(sharded), last(undisturbed)
+    assert found.keys() == wanted.keys()
+    for name in found:
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-4, atol=1e-6)
 
 
 def keras_last(result: train.TrainingResult) -> dict[str, np.ndarray]:
