@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ from raygpu.sweep import SweepResult
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 SPACE = {"lr": {"loguniform": [1e-3, 0.5]}, "momentum": {"uniform": [0.0, 0.9]}, "hidden": 16}
+POPULATION: dict[str, Any] = {
+    "experiment": "tests.fused_cases:Small",
+    "trials": 4,
+    "epochs": 8,
+    "metric": "loss",
+    "direction": "min",
+    "space": SPACE,
+    "population": {"interval": 2},
+}
 KEPT = ("seed", "hyperparameters", "changes")
 
 
@@ -44,26 +54,28 @@ def scores(result: SweepResult) -> dict[str, float | None]:
 @pytest.fixture
 def config(sweep_config: Any) -> Any:
     def make(mode: str, fraction: float = 1.0, **values: Any) -> SweepConfig:
-        defaults: dict[str, Any] = {
-            "name": mode,
-            "experiment": "tests.fused_cases:Small",
-            "trials": 4,
-            "epochs": 8,
-            "metric": "loss",
-            "direction": "min",
-            "space": SPACE,
-            "population": {"interval": 2},
-            "gpu": {"mode": mode, "fraction": fraction},
-            "tracking": {"enabled": False},
-        }
-        return sweep_config(**(defaults | values))
+        own = {"name": mode, "gpu": {"mode": mode, "fraction": fraction}, "tracking": {"enabled": False}}
+        return sweep_config(**(POPULATION | own | values))
 
     return make
 
 
-def test_fused_and_process_mode_give_the_same(config: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(
+    ray_address: str, new_store: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[SweepResult, str, str]:
+    """The fused sweep that nothing disturbs, what a person saw, and its store."""
+    folder = tmp_path_factory.mktemp("whole")
+    uri = new_store(folder)
+    own = {"name": "whole", "gpu": {"mode": "fused", "fraction": 1.0}, "tracking": {"uri": uri}}
+    places = {"runs_dir": str(folder / "runs"), "profiles": str(folder / "profiles")}
+    cluster = {"cluster": {"address": ray_address}}
+    return *run(SweepConfig.model_validate(POPULATION | own | places | cluster)), uri
+
+
+def test_fused_and_process_mode_give_the_same(config: Any, whole: tuple[SweepResult, str, str]) -> None:
     alone, _ = run(config("process", 0.25))
-    fused, shown = run(config("fused", tracking={"uri": f"sqlite:///{tmp_path}/mlflow.db"}))
+    fused, shown, uri = whole
     assert "the worst 25% take over" in shown
     found = changes(fused)
     assert changes(alone) == found
@@ -74,7 +86,7 @@ def test_fused_and_process_mode_give_the_same(config: Any, tmp_path: Path) -> No
     assert alone.folder is not None
     best, other = read_toml(fused.folder / "best.toml"), read_toml(alone.folder / "best.toml")
     assert {name: best.get(name) for name in KEPT} == {name: other.get(name) for name in KEPT}
-    _metrics_follow_the_changes(fused, found, f"sqlite:///{tmp_path}/mlflow.db")
+    _metrics_follow_the_changes(fused, found, uri)
     data = RunData.load(RunDirectory.existing(fused.folder))
     begun = {row.trial_id: row.hyperparameters for row in data.trials}
     names = {name: {key: begun[name][key] for key in ("lr", "momentum")} for name in begun}
@@ -94,7 +106,9 @@ def _metrics_follow_the_changes(result: SweepResult, found: dict[str, list[Chang
 
 
 @pytest.mark.parametrize(("mode", "fraction"), [("fused", 1.0), ("process", 0.25)])
-def test_a_lost_worker_and_an_interrupt_change_nothing(mode: str, fraction: float, config: Any, tmp_path: Path) -> None:
+def test_a_lost_worker_and_an_interrupt_change_nothing(
+    mode: str, fraction: float, config: Any, whole: tuple[SweepResult, str, str], tmp_path: Path
+) -> None:
     mishaps = {"folder": str(tmp_path / "mishaps"), "driver": os.getpid()}
     (tmp_path / "mishaps").mkdir()
     values: dict[str, Any] = {
@@ -108,11 +122,11 @@ def test_a_lost_worker_and_an_interrupt_change_nothing(mode: str, fraction: floa
     assert stopped.folder is not None
     folder = RunDirectory.existing(stopped.folder)
     resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
-    whole, _ = run(config(mode, fraction, name="whole", **values))  # each happens only once
-    assert changes(resumed) == changes(whole)
+    undisturbed, _, _ = whole
+    assert changes(resumed) == changes(undisturbed)
     assert resumed.summary["taken_over"] == 3
     for name, score in scores(resumed).items():
-        assert score == pytest.approx(scores(whole)[name], rel=1e-3)
+        assert score == pytest.approx(scores(undisturbed)[name], rel=1e-3)
 
 
 def test_more_trials_than_places_take_from_those_before_them(config: Any) -> None:
