@@ -119,9 +119,8 @@ def test_a_trial_s_best_epoch_scores_it_and_is_its_checkpoint(config: Any, mode:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["process", "fused"])
-def test_by_default_the_last_epoch_scores_a_trial(config: Any, mode: str) -> None:
-    result, shown = run(config(mode, score="last", keep="best", tracking={"enabled": False}))
+def test_by_default_the_last_epoch_scores_a_trial(config: Any) -> None:
+    result, shown = run(config("fused", score="last", keep="best", tracking={"enabled": False}))
     best = result.summary["best"]
     assert (best["hyperparameters"]["lr"], best["epoch"], best["best_epoch"]) == (0.028, 6, 6)
     assert "score (last epoch)" in shown
@@ -138,11 +137,10 @@ def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["process", "fused"])
-def test_a_best_epoch_before_a_lost_worker_and_an_interruption_stays(config: Any, mode: str, tmp_path: Path) -> None:
+def test_a_best_epoch_before_a_lost_worker_and_an_interruption_stays(config: Any, tmp_path: Path) -> None:
     hp = {"batch_size": 4, "momentum": 0.0, "folder": str(tmp_path), "driver": os.getpid()}
     values = {"experiment": "tests.best_cases:Disturbed", "checkpoint_s": 1e-6, "tracking": {"enabled": False}}
-    stopped, _ = run(config(mode, space={"lr": {"grid_search": [0.0625, 0.028]}, **hp}, **values))
+    stopped, _ = run(config("fused", space={"lr": {"grid_search": [0.0625, 0.028]}, **hp}, **values))
     assert stopped.summary["retries"] == 1, "a worker was lost"
     assert stopped.interrupted
     assert stopped.folder is not None
