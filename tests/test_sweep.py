@@ -305,16 +305,6 @@ def test_workers_are_reused_and_every_checkpoint_can_be_kept(sweep_config: Any) 
     assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
 
 
-@pytest.mark.slow
-def test_a_torch_experiment_does_not_take_two_gpus(sweep_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeNvml(["NVIDIA A100", "NVIDIA A100"]).install(monkeypatch)
-    config = sweep_config(
-        experiment="experiments.digits:Mlp", epochs=1, gpu={"fraction": 2}, cluster={"address": "local"}
-    )
-    with pytest.raises(BadInput, match=r"gpu.fraction: read 2; a TorchExperiment or KerasExperiment trains on one GPU"):
-        sweep.run(config)
-
-
 @pytest.mark.parametrize("generation", [3, None])
 def test_optuna_goes_by_generations_or_trial_by_trial(sweep_config: Any, generation: int | None) -> None:
     config = sweep_config(

@@ -59,6 +59,17 @@ def test_a_sweep_tells_it_too(card: Any, tmp_path: Path) -> None:
     assert FULL_PRECISION in problem(prepared, *find(prepared.config, Path.cwd())).notes
 
 
+def test_an_experiment_does_not_take_two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(["NVIDIA A100", "NVIDIA A100"]).install(monkeypatch)
+    config = SweepConfig.model_validate(
+        {"experiment": "experiments.digits:Mlp", "space": SHAPES[Mlp], "trials": 2, "metric": "accuracy", "epochs": 1}
+        | {"gpu": {"fraction": 2}, "runs_dir": str(tmp_path), "tracking": {"enabled": False}}
+    )
+    prepared = prepare(config, "two")
+    with pytest.raises(BadInput, match=r"gpu.fraction: read 2; a TorchExperiment or KerasExperiment trains on one GPU"):
+        problem(prepared, *find(prepared.config, Path.cwd()))
+
+
 class Small(Mlp):
     """A linear model of few samples."""
 
