@@ -75,3 +75,11 @@ def results(ranks: Any, parallel: Any) -> dict[str, tuple[np.ndarray, dict[str, 
         weights = np.concatenate([variable.numpy().ravel() for variable in model.trainable_variables])
         found[kind.__name__] = weights, dict(metrics)
     return found
+
+
+def results_on_one(ranks: Any, parallel: Any) -> dict[str, tuple[np.ndarray, dict[str, float]]]:
+    """As `results`, on the first device of a process that has several."""
+    from raygpu.training.distributed.keras_devices import KerasRanks
+    from tests.training.distributed.test_keras_ranks import SETTINGS
+
+    return results(KerasRanks(1, 1, SETTINGS), parallel)

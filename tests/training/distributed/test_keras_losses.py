@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,26 +10,28 @@ import pytest
 
 from raygpu.training.distributed.ranks import ParallelSettings
 from tests.ranks import on_keras_ranks
-from tests.training.distributed.keras_losses import results
+from tests.training.distributed.keras_losses import results, results_on_one
 
 
 @pytest.fixture(scope="module")
 def alone() -> Any:
-    return on_keras_ranks(1, results, None)[0]
+    return on_keras_ranks(1, results, None, local=2)[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("parallel", "processes", "local"),
+    ("parallel", "function", "processes", "local"),
     [
-        (ParallelSettings(50, ratios=(4.0, 1.0)), 1, 2),
-        (ParallelSettings(50, accumulate=4), 1, 1),
-        (ParallelSettings(50, accumulate=2, ratios=(3.0, 2.0)), 2, 1),
+        (ParallelSettings(50, ratios=(4.0, 1.0)), results, 1, 2),
+        (ParallelSettings(50, accumulate=4), results_on_one, 1, 2),
+        (ParallelSettings(50, accumulate=2, ratios=(3.0, 2.0)), results, 2, 1),
     ],
     ids=["two devices of a process", "parts", "two processes, in parts"],
 )
-def test_losses_that_are_no_means(alone: Any, parallel: ParallelSettings, processes: int, local: int) -> None:
-    found = on_keras_ranks(processes, results, parallel, local=local)
+def test_losses_that_are_no_means(
+    alone: Any, parallel: ParallelSettings, function: Callable[..., Any], processes: int, local: int
+) -> None:
+    found = on_keras_ranks(processes, function, parallel, local=local)
     for name, (wanted, metrics) in alone.items():
         for own in found:
             weights, _ = own[name]

@@ -219,4 +219,4 @@ def another_batch(ranks: Any, folder: str) -> str:
 
 @pytest.mark.slow
 def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
-    assert on_keras_ranks(1, another_batch, str(tmp_path))
+    assert on_keras_ranks(1, another_batch, str(tmp_path), local=2)
