@@ -79,13 +79,10 @@ def test_two_ranks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "parallel"),
-    [(2, ParallelSettings(30, ratios=(4.0, 1.0))), (3, ParallelSettings(30, 2, (5.0, 3.0, 2.0)))],
-    ids=["two ranks", "three ranks in parts"],
-)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_all_cases(world: int, parallel: ParallelSettings, variant: str) -> None:
+@pytest.mark.parametrize(("world", "variant"), [(2, "sgd"), *((3, variant) for variant in VARIANTS)])
+def test_all_cases(world: int, variant: str) -> None:
+    """On three ranks, in parts. Two have plain SGD: a norm or Adam hides a gradient that is wrong by a factor."""
+    parallel = ParallelSettings(30, ratios=(4.0, 1.0)) if world == 2 else ParallelSettings(30, 2, (5.0, 3.0, 2.0))
     compare(world, parallel, list(ALIKE), [variant])
 
 
@@ -230,10 +227,16 @@ def with_buffers(ranks: Ranks, kind: str, precision: Any) -> Any:
     return own.states()["model"], metrics, own.coordinator.noise._estimates, own.notes
 
 
+@pytest.fixture(scope="module")
+def in_float32() -> Any:
+    """What a sharded model has in single precision."""
+    return on_ranks(2, with_buffers, "sharded", "float32")[0]
+
+
 @pytest.mark.slow
-def test_buffers_noise_scale_and_notes_are_those_of_whole_models() -> None:
+def test_buffers_noise_scale_and_notes_are_those_of_whole_models(in_float32: Any) -> None:
     wanted, metrics, noise, notes = on_ranks(2, with_buffers, "whole", "float32")[0]
-    found, own_metrics, own_noise, own_notes = on_ranks(2, with_buffers, "sharded", "float32")[0]
+    found, own_metrics, own_noise, own_notes = in_float32
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
     for one, other in zip(own_metrics, metrics, strict=True):
@@ -245,8 +248,8 @@ def test_buffers_noise_scale_and_notes_are_those_of_whole_models() -> None:
 
 
 @pytest.mark.slow
-def test_mixed_precision_is_close_to_single_precision() -> None:
-    whole, _, _, _ = on_ranks(2, with_buffers, "sharded", "float32")[0]
+def test_mixed_precision_is_close_to_single_precision(in_float32: Any) -> None:
+    whole, _, _, _ = in_float32
     mixed, metrics, _, _ = on_ranks(2, with_buffers, "sharded", "bf16")[0]
     weights = [name for name in whole if name.endswith("weight")]
     gap = distance({name: mixed[name] for name in weights}, {name: whole[name] for name in weights})
