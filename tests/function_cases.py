@@ -56,17 +56,10 @@ def forgetful(config: dict[str, Any]) -> dict[str, float]:
     return {"score": 3.0}
 
 
-def fails(config: dict[str, Any]) -> None:
-    """Raise an error after the first report."""
-    raygpu.checkpoint(1)
-    raygpu.report(score=1.0)
-    raise ValueError(f"this function was meant to fail, with {raygpu.__file__}")
-
-
 def fails_until_mended(config: dict[str, Any]) -> None:
     """Raise an error in the second epoch, unless there is a file `mended`."""
     for epoch in range(raygpu.load(0), config["epochs"]):
         if epoch == 1 and not (Path(config["folder"]) / "mended").exists():
-            raise ValueError("this function was meant to fail")
+            raise ValueError(f"this function was meant to fail, with {raygpu.__file__}")
         raygpu.checkpoint(epoch + 1)
         raygpu.report(score=float(epoch))

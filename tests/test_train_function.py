@@ -145,28 +145,20 @@ def test_a_function_without_a_checkpoint_has_a_score_and_no_model(
 
 
 @pytest.mark.slow
-def test_a_function_that_raises_is_not_tried_again(config: Make) -> None:
-    wanted = config("fails", tracking={"enabled": False})
+def test_a_function_that_raises_has_ended_in_mlflow_and_goes_on_once_mended(config: Make, tmp_path: Path) -> None:
+    wanted = config("fails_until_mended", hyperparameters={"folder": str(tmp_path)})
     with pytest.raises(RaygpuError, match="ValueError: this function was meant to fail") as caught:
         train.run(wanted)
     assert str(raygpu.__file__) in str(caught.value), "the worker has this raygpu"
-    error = (Path(wanted.runs_dir) / "fails" / "error.txt").read_text()
-    assert error.startswith("Traceback")
-    assert "function_cases.py" in error
-
-
-@pytest.mark.slow
-def test_a_failed_training_has_ended_in_mlflow_and_goes_on_once_mended(config: Make, tmp_path: Path) -> None:
-    wanted = config("fails_until_mended", hyperparameters={"folder": str(tmp_path)})
-    with pytest.raises(RaygpuError, match="ValueError: this function was meant to fail"):
-        train.run(wanted)
     folder = RunDirectory.existing(Path(wanted.runs_dir) / "fails_until_mended", "train")
     client, run_id = MlflowClient(wanted.tracking.uri), folder.read_run()["mlflow_run_id"]
     failed = client.get_run(run_id)
     assert (failed.info.status, failed.data.tags["raygpu.status"]) == ("FAILED", "failed")
     assert failed.data.metrics["score"] == 0.0
     assert not folder.journal.exists()
-    assert folder.error.exists()
+    error = folder.error.read_text()
+    assert error.startswith("Traceback")
+    assert "function_cases.py" in error
     assert folder.read_run()[ENDED] == "failed"
     (tmp_path / "mended").touch()
     train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
