@@ -95,19 +95,6 @@ def test_the_slower_device_has_the_smaller_share(
     assert middle > 1.05
 
 
-@pytest.mark.slow
-def test_equal_devices_have_equal_shares(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever else the machine does: two that are the same are not told apart, and the training stays as it was."""
-    result = balance.run(config(experiment="tests.train_cases:Small", turn_s=0.5, rounds=2))
-    summary = result.summary
-    assert (summary["verdict"], summary["global_batch"]) == ("equal", 64)
-    assert [rank["share"] for rank in summary["ranks"]] == [32, 32]
-    out = capsys.readouterr().out
-    assert "verdict: equal shares; " in out
-    written = load(result.folder / "train.toml", {}, TrainConfig)
-    assert (written.ratios, written.global_batch) == ("equal", 64)
-
-
 CASE = """
 experiment = "tests.train_cases:Small"
 metric = "accuracy"

@@ -6,10 +6,12 @@ import os
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,12 +83,17 @@ BEFORE_PYTHON = {"multi-gpu-keras": DEVICES}
 """Python that runs before a page's blocks: two devices, as the page's machine has them."""
 PRINTED = {
     "README": ["registered: models:/mine/1, as @champion"],
+    "balance": ["verdict: equal shares; "],
     "production": ["registered: models:/digits/1, as @champion"],
     "python": ["registered: models:/mine/1, as @champion"],
     "results": ["all of it is in MLflow"],
     "tutorial": ["registered: models:/digits/1, as @champion"],
 }
 """What a page promises, in the output of its commands."""
+WRITTEN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "balance": {"runs/*/train.toml": {"ratios": "equal", "global_batch": 64}},
+}
+"""What a page's commands write: of the one file of a pattern, some values."""
 NEEDED = {
     "checkpoints": ["tensorflow"],
     "experiments": ["tensorflow"],
@@ -160,8 +167,8 @@ def run_pages(
     for page in pages:
         output = ""
         if page in PREPARED:
-            for file in ("mine.py", "mine.toml"):
-                (empty(folder) / file).write_text(written("tutorial", file))
+            for name in ("mine.py", "mine.toml"):
+                (empty(folder) / name).write_text(written("tutorial", name))
             for command in PREPARED[page]:
                 once(command, shlex.split(command), raygpu)
         for block in blocks(page):
@@ -181,6 +188,9 @@ def run_pages(
                     output += once(shlex.join(words), words, raygpu)
         for expected in PRINTED.get(page, ()):
             assert expected in output, f"{page}: {output}"
+        for pattern, values in WRITTEN.get(page, {}).items():
+            (file,) = empty(folder).glob(pattern)
+            assert tomllib.loads(file.read_text()).items() >= values.items(), file.read_text()
         earlier |= printed
 
 
