@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from mlflow.tracking import MlflowClient
 
 import raygpu
 from raygpu import pack
+from raygpu.engines.profiling import concurrency_benchmark
 from raygpu.errors import BadInput
 from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point, Profile
@@ -66,16 +68,22 @@ def rows() -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("joined_ray")
-def test_torch_in_every_way(here: Path, new_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_torch_in_every_way(
+    here: Path,
+    new_store: Callable[[Path], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     new_store(here / "runs")
+    monkeypatch.setattr(concurrency_benchmark, "HOPELESS", math.inf)  # a compilation takes most of the time
     assert command(SMALL, "--most", "2", "--json", "--ways", "process,fused,threads") == 0
     out, err = capsys.readouterr()
     profile = json.loads(out)
     measured = [(point["way"], point["n"], point["compiled"]) for point in profile["points"]]
-    assert measured[:5] == [
+    assert measured == [
         ("process", 1, False), ("fused", 1, False), ("process", 2, False), ("fused", 2, False), ("threads", 2, False),
     ]  # fmt: skip
-    assert [point[::2] for point in measured[5:]] == [("fused", True)] or "step not compiled" in err
+    assert "fused: step not compiled: it is too far behind" in err
     assert all(point["samples_per_s"] > 0 and point["gain"] > 0 for point in profile["points"])
     assert profile["subject"]["hyperparameters"] == {
         "hidden": "8", "batch_size": "32", "micro_batch_size": "absent", "optimizer": "absent",
