@@ -126,3 +126,11 @@ def test_threads_that_write_the_runs_state_lose_nothing(tmp_path: Path) -> None:
         list(threads.map(write, "abc"))
     assert len(folder.read_run()) == 300
     assert [file.name for file in tmp_path.iterdir()] == [folder.run.name]
+
+
+def test_another_command_s_folder_is_not_resumed(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+    folder.config.write_text("")
+    folder.write_run({"kind": "sweep"})
+    with pytest.raises(BadInput, match=r"is a sweep's; go on with it by raygpu sweep --resume"):
+        RunDirectory.existing(tmp_path, "train")

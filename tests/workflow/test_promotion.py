@@ -132,3 +132,11 @@ def test_a_damaged_summary_is_one_line(folder: RunDirectory) -> None:
     folder.summary.write_text('{"diverged": 1')
     with pytest.raises(BadInput, match=r"summary.json: cannot be read .*; --resume writes it anew"):
         promoted(str(folder.path), TrackingSection, False)
+
+
+def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+    folder.config.write_text('experiment = "a:B"\ntrials = 1\n')
+    folder.write_run({})
+    with pytest.raises(BadInput, match=r"has no best\.toml: no trial of that sweep has ended with a score"):
+        promoted(str(tmp_path), TrackingSection, False)
