@@ -50,6 +50,8 @@ class Disturbed(Passing):
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         found = float(outputs.max())
+        if os.getpid() == self.driver:  # a look at the metrics, with random outputs
+            return self._score(outputs, targets)
         if 0.9 < found <= 1.2:
             time.sleep(1.1)  # so that this epoch, the best one, is reported and saved before it happens
         if found > 1.2 and self._first("killed"):
@@ -57,6 +59,10 @@ class Disturbed(Passing):
         if found > 1.2 and self._first("interrupted"):
             os.kill(self.driver, signal.SIGINT)
             time.sleep(60)
+        return self._score(outputs, targets)
+
+    @staticmethod
+    def _score(outputs: Any, targets: Any) -> dict[str, Any]:
         return {"score": -float(((outputs - targets) ** 2).mean())}
 
     def _first(self, mark: str) -> bool:
