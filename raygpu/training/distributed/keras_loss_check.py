@@ -73,11 +73,12 @@ class KerasLossEvaluator:
     def _outputs(self, rows: np.ndarray) -> Any:
         return in_float32(self._model(tensors(take(self._inputs, rows)), training=False))
 
-    def values(self, rows: np.ndarray) -> dict[str, Value]:
-        """Return the loss and the metrics of these samples, from a forward pass of these alone."""
+    def values(self, rows: np.ndarray, *, loss_alone: bool = False) -> dict[str, Value]:
+        """Return the loss and the metrics of these samples, or the loss, from a forward pass of these alone."""
+        with_metrics = self.with_metrics and not loss_alone
         with no_gpu():
             targets = tensors(take(self._targets, rows))
-            values = loss_and_metrics(self._experiment, self._outputs(rows), targets, with_metrics=self.with_metrics)
+            values = loss_and_metrics(self._experiment, self._outputs(rows), targets, with_metrics=with_metrics)
             if self._model.losses and not self.with_metrics:
                 values[ADD_LOSS] = Value.of(sum(float(each) for each in self._model.losses))
         return values

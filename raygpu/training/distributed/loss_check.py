@@ -78,8 +78,8 @@ class LossEvaluator(Protocol):
     with_metrics: bool
     """Whether the values are those of an evaluation; these may not exist for a few samples, as a score of classes."""
 
-    def values(self, rows: np.ndarray) -> Mapping[str, Value]:
-        """Return the loss and the metrics of these samples, from a forward pass of these alone."""
+    def values(self, rows: np.ndarray, *, loss_alone: bool = False) -> Mapping[str, Value]:
+        """Return the loss and the metrics of these samples, or the loss, from a forward pass of these alone."""
 
     def values_without_noise(self, rows: np.ndarray) -> Mapping[str, Value] | None:
         """Return `values` with a constant in place of each random number; None if that cannot be."""
@@ -147,8 +147,9 @@ def differences(
         return []
     rows = telling_rows(inputs, targets, most)
     planned = len(list(cuts(most))) + 2
-    affordable = int(BUDGET_S / (_seconds_each(look, rows) * planned))
-    rows = telling_rows(inputs, targets, max(min(FEW, most), min(most, affordable)))
+    needed, each_s = _needed_samples(look, rows)
+    affordable = int(BUDGET_S / (each_s * planned))
+    rows = telling_rows(inputs, targets, max(min(FEW, most), needed, min(most, affordable)))
     values, again = look.values(rows), look.values(rows)
     steady = {name: value for name, value in values.items() if _same(value, again[name], look)}
     looked = [_first_difference(look, rows, name, value) for name, value in steady.items()]
@@ -163,30 +164,37 @@ def differences(
     return inexact + (_random_differences(look, rows, known) if with_random_outputs else [])
 
 
-def _seconds_each(look: LossEvaluator, rows: np.ndarray) -> float:
-    """Return the seconds that a sample takes, beside a few others; beside more where metrics need these."""
-    counts = [min(count, len(rows)) for count in ((4, 4 * FEW, len(rows)) if look.with_metrics else (4,))]
-    for count in counts:
-        try:
-            look.values(rows[: count // 2])  # warm
-            began = time.perf_counter()
-            look.values(rows[:count])
-        except Exception:
-            if count == counts[-1]:
-                raise
-            continue
-        return (time.perf_counter() - began) / count
-    raise AssertionError
+def _needed_samples(look: LossEvaluator, rows: np.ndarray) -> tuple[int, float]:
+    """Return the number of samples that can be evaluated, a few or more where metrics need more, and the seconds of
+    one. Raises any exception of the experiment."""
+    with contextlib.suppress(Exception):
+        look.values(rows[:2])  # warm
+    return _first_evaluated(look, rows, (4, 4 * FEW, len(rows)) if look.with_metrics else (4,))
 
 
 def try_values(look: LossEvaluator, few: int, total: int) -> None:
-    """Evaluate a few samples, or all of them where metrics need more. Raises any exception of the experiment."""
-    try:
-        look.values(np.arange(few))
-    except Exception:
-        if not look.with_metrics:
-            raise
-        look.values(np.arange(total))
+    """Evaluate a few samples, or more of them where metrics need more. Raises any exception of the experiment."""
+    rows = np.arange(min(total, MOST))
+    if look.with_metrics and look.rounding == DOUBLE:  # more samples do not help a loss that takes no float64
+        look.values(rows[:few], loss_alone=True)
+    _first_evaluated(look, rows, (few, few, 4 * FEW, len(rows)) if look.with_metrics else (few,))
+
+
+def _first_evaluated(look: LossEvaluator, rows: np.ndarray, counts: Sequence[int]) -> tuple[int, float]:
+    """Evaluate the first of these numbers of samples, each next one if that fails and takes no longer than BUDGET_S, as
+    told by the one before it; return the number, and the seconds of one sample. Raises any exception of the experiment.
+    """
+    for count, following in zip(counts, (*counts[1:], None), strict=True):
+        chosen, began = rows[:count], time.perf_counter()
+        try:
+            look.values(chosen)
+        except Exception:
+            each_s = (time.perf_counter() - began) / len(chosen)
+            if following is None or each_s * following > BUDGET_S:
+                raise
+            continue
+        return len(chosen), (time.perf_counter() - began) / len(chosen)
+    raise AssertionError
 
 
 def fit_shares(count: int) -> np.ndarray:

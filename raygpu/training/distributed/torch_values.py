@@ -89,15 +89,16 @@ class TorchValues:
         self.model: nn.Module = (model if dtype is None else model.double()).eval()
         self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
 
-    def values(self, chosen: np.ndarray) -> dict[str, Value]:
-        """Return the loss and the metrics of these samples, from a forward pass of these alone."""
+    def values(self, chosen: np.ndarray, *, loss_alone: bool = False) -> dict[str, Value]:
+        """Return the loss and the metrics of these samples, or the loss, from a forward pass of these alone."""
+        with_metrics = self.with_metrics and not loss_alone
         with torch.set_grad_enabled(self._with_gradient):
             if self._has_own_step:
                 with self._in_step_mode():
                     return {"loss": Value.of(self._loss(self._experiment, self.model, torch.from_numpy(chosen)))}
             outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
             targets = rows(self._targets, torch.from_numpy(chosen))
-            return loss_and_metrics(self._experiment, outputs, targets, with_metrics=self.with_metrics)
+            return loss_and_metrics(self._experiment, outputs, targets, with_metrics=with_metrics)
 
     @contextlib.contextmanager
     def _in_step_mode(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from raygpu import Mean, Splits, Sum
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
+from raygpu.training.distributed import loss_check
 from raygpu.training.distributed.batch_split import checked, spread
 from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts, metric_lines
 from tests.models import few
@@ -83,6 +85,41 @@ def test_a_metric_that_cannot_be_looked_at_is_told_and_not_refused() -> None:
         assert "too few samples" in line
         assert metric_lines(HERE, OfLarge(), {}, splits) == [line]
     assert metric_lines(HERE, OfLarge(), {}, with_test_data(300, 900)) == []
+
+
+class Weighted(Plain):
+    """Its loss takes float32 alone, and its metrics more than two samples."""
+
+    def __init__(self) -> None:
+        self.evaluated: list[tuple[torch.dtype, int]] = []
+        self.seconds, self.smallest = 0.0, 3
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        self.evaluated.append((outputs.dtype, len(outputs)))
+        return torch.nn.functional.cross_entropy(outputs, targets, weight=torch.ones(10))
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        time.sleep(self.seconds * len(targets))
+        if len(targets) < self.smallest:
+            raise ValueError("too few samples")
+        return {"accuracy": (outputs.argmax(1) == targets).float().mean()}
+
+
+def test_a_loss_in_float32_alone_is_tried_in_float64_with_two_samples() -> None:
+    experiment = Weighted()
+    assert inexact_metrics(HERE, experiment, {}, with_test_data(1200, 90)) == []
+    assert {count for dtype, count in experiment.evaluated if dtype == torch.float64} == {2}
+
+
+def test_metrics_that_fail_on_few_samples_are_tried_with_as_many_as_time_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loss_check, "BUDGET_S", 0.1)
+    experiment = Weighted()
+    experiment.seconds, experiment.smallest = 0.002, 300
+    (line,) = metric_lines(HERE, experiment, {}, with_test_data(1200, 90))
+    assert "too few samples" in line
+    assert max(count for _, count in experiment.evaluated) <= 32
 
 
 def test_metrics_of_one_batch_need_no_word() -> None:
