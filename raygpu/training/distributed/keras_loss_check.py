@@ -86,15 +86,20 @@ class KerasLossEvaluator:
     def values_without_noise(self, rows: np.ndarray) -> None:
         """Return None: Keras' random numbers cannot be replaced."""
 
-    def hold(self, rows: np.ndarray, seed: int | None = None) -> None:
-        """Keep the outputs of these samples for `held`; with a seed random numbers in their place. Raises ValueError if
-        they cannot be cut into samples."""
+    def hold(self, rows: np.ndarray) -> None:
+        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
         with no_gpu():
             outputs = self._outputs(rows)
         if not all(tuple(leaf.shape[:1]) == (len(rows),) for leaf in tf.nest.flatten(outputs)):
             raise ValueError("outputs that are not one for each sample")
-        self._random, outputs = seed is not None, outputs if seed is None else random_outputs(outputs, seed)
+        self._random = False
         self._held = outputs, take(self._targets, rows), copy.deepcopy(self._experiment)
+
+    def draw(self, seed: int) -> None:
+        """Put random numbers in the place of the kept outputs."""
+        assert self._held is not None
+        outputs, *others = self._held
+        self._held, self._random = (random_outputs(outputs, seed), *others), True
 
     def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
         """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -84,9 +83,11 @@ class LossEvaluator(Protocol):
     def values_without_noise(self, rows: np.ndarray) -> Mapping[str, Value] | None:
         """Return `values` with a constant in place of each random number; None if that cannot be."""
 
-    def hold(self, rows: np.ndarray, seed: int | None = None) -> None:
-        """Keep the outputs of these samples for `held`; with a seed random numbers in their place. Raises ValueError if
-        they cannot be cut into samples."""
+    def hold(self, rows: np.ndarray) -> None:
+        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
+
+    def draw(self, seed: int) -> None:
+        """Put random numbers in the place of the kept outputs."""
 
     def held(self, places: slice, seed: int = 0) -> Mapping[str, Value]:
         """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and
@@ -219,11 +220,8 @@ def _fitted_differences(look: LossEvaluator, rows: np.ndarray, names: Sequence[s
             for sizes in cuts(len(rows)):
                 if time.perf_counter() - began > BUDGET_S:
                     return []
-                values = _parts(values_of, sizes)
-                pairs = ((name, [part[name] for part in values]) for name in names)
-                found = [_compared(look, name, whole[name], each, sizes) for name, each in pairs]
-                if any(found):
-                    return [replace(each, outputs="fitted") for each in found if each is not None]
+                if found := _cut_differences(look, values_of, {name: whole[name] for name in names}, sizes):
+                    return [replace(each, outputs="fitted") for each in found]
     return []
 
 
@@ -296,34 +294,45 @@ def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> li
         if not _same(values[name], again[name], look) or not math.isfinite(values[name].result):
             inexact.append(Difference(name, "unsteady"))
             continue
-        inexact += islice(_held_differences(look, name, values[name], len(rows)), 1)
+        found = (_cut_differences(look, look.held, {name: values[name]}, sizes) for sizes in cuts(len(rows)))
+        inexact += next(filter(None, found), [])
     return inexact
 
 
-def _held_differences(look: LossEvaluator, name: str, whole: Value, count: int) -> Iterator[Difference]:
-    """Yield the differences between a value of `count` kept outputs and those of their parts."""
-    compared = (_compared(look, name, whole, _held_parts(look, name, sizes), sizes) for sizes in cuts(count))
-    return (each for each in compared if each is not None)
+def _cut_differences(
+    look: LossEvaluator, values_of: PartValues, whole: Mapping[str, Value], sizes: Sequence[int]
+) -> list[Difference]:
+    """Return those of some values that do not follow from the values of parts of these sizes."""
+    values = _parts(values_of, sizes)
+    compared = (_compared(look, name, each, [part[name] for part in values], sizes) for name, each in whole.items())
+    return [difference for difference in compared if difference is not None]
 
 
 def _random_differences(look: LossEvaluator, rows: np.ndarray, known: Sequence[str]) -> list[Difference]:
     """Return the differences of metrics, but for those in `known`, of random outputs of these samples.
 
-    Those that random outputs have no number for, and those that raise, tell nothing.
+    Those that random outputs have no number for, those that raise, and those after BUDGET_S tell nothing.
     """
-    inexact: dict[str, Difference] = {}
+    began, inexact, told = time.perf_counter(), [], set(known)
+    try:
+        look.hold(rows)
+    except Exception:  # noqa: BLE001 - the outputs cannot be cut
+        return []
     for seed in SEEDS:
         with contextlib.suppress(Exception):
-            look.hold(rows, seed)
+            look.draw(seed)
             values, again = (look.held(slice(0, len(rows)), seed=each) for each in (0, 1))
-            for name, value in values.items():
-                if name in known or name in inexact or not _same(value, again[name], look):
-                    continue
-                found = _held_differences(look, name, value, len(rows))
-                first = next((each for each in found if math.isfinite(each.whole + each.together)), None)
-                if first is not None:
-                    inexact[name] = replace(first, outputs="random")
-    return list(inexact.values())
+            steady = {name: value for name, value in values.items() if _same(value, again[name], look)}
+            steady = {name: value for name, value in steady.items() if math.isfinite(value.result)}
+            for sizes in cuts(len(rows)):
+                wanted = {name: value for name, value in steady.items() if name not in told}
+                if not wanted or time.perf_counter() - began > BUDGET_S:
+                    break
+                found = _cut_differences(look, look.held, wanted, sizes)
+                found = [replace(each, outputs="random") for each in found if math.isfinite(each.together)]
+                inexact += found
+                told |= {each.name for each in found}
+    return inexact
 
 
 def _without_noise(look: LossEvaluator, rows: np.ndarray, name: str) -> Difference:

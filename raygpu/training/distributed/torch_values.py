@@ -127,19 +127,24 @@ class TorchValues:
         return None if draws.others else values
 
     @torch.no_grad()
-    def hold(self, chosen: np.ndarray, seed: int | None = None) -> None:
-        """Keep the outputs of these samples for `held`; with a seed random numbers in their place. Raises ValueError if
-        they cannot be cut into samples."""
+    def hold(self, chosen: np.ndarray) -> None:
+        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
         if self._has_own_step:
             raise ValueError("training_step() has no outputs")
         outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
         leaves = tree_leaves(outputs)
         if not all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (len(chosen),) for leaf in leaves):
             raise ValueError("outputs that are not one for each sample")
-        self._random, outputs = seed is not None, outputs if seed is None else random_outputs(outputs, seed)
+        self._random = False
         if self._with_gradient:
             outputs = tree_map(lambda leaf: leaf.requires_grad_(leaf.is_floating_point()), outputs)
         self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), copy.deepcopy(self._experiment)
+
+    def draw(self, seed: int) -> None:
+        """Put random numbers in the place of the kept outputs."""
+        assert self._held is not None
+        outputs, *others = self._held
+        self._held, self._random = (random_outputs(outputs, seed), *others), True
 
     def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
         """Return the loss and the metrics of a part of the kept outputs, of random ones the metrics alone; state and

@@ -18,6 +18,8 @@ from raygpu.errors import BadInput
 from raygpu.training.distributed import loss_check
 from raygpu.training.distributed.batch_split import checked, spread
 from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts, metric_lines
+from raygpu.training.distributed.torch_loss_check import TorchLossEvaluator
+from raygpu.training.random_outputs import SEEDS
 from tests.models import few
 from tests.training.distributed.parallel_cases import Plain, Sparse
 
@@ -152,6 +154,32 @@ def test_a_metric_is_told_where_the_untrained_model_hides_it() -> None:
     lines = inexact_metrics(HERE, Unseen(), {}, with_test_data(1200, 90))
     assert sorted(line.partition(",")[0] for line in lines) == ["validation/f1", "validation/precision"]
     assert all(" samples with random outputs, but " in line for line in lines)
+
+
+class Counted(Unseen):
+    """Scores that are means, whose calls are counted."""
+
+    calls = 0
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        type(self).calls += 1
+        hits = ((outputs[:, 0] > 0.5) == (targets == 3)).double()
+        return {"accuracy": hits.mean(), "hits": Sum(hits.sum()), "share": Mean(hits.sum(), len(hits))}
+
+
+def test_several_metrics_of_random_outputs_are_evaluated_together_and_while_time_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    splits = with_test_data(1200, 90)
+    look = TorchLossEvaluator(Counted(), {}, splits.train_inputs, splits.train_targets, with_metrics=True)
+    rows, calls_of_cuts = np.arange(90), sum(map(len, loss_check.cuts(90)))
+    Counted.calls = 0
+    assert loss_check._random_differences(look, rows, []) == []
+    assert Counted.calls == len(SEEDS) * (2 + calls_of_cuts)
+    monkeypatch.setattr(loss_check, "BUDGET_S", 0.0)
+    Counted.calls = 0
+    assert loss_check._random_differences(look, rows, []) == []
+    assert Counted.calls == len(SEEDS) * 2
 
 
 class Lazy(Sparse):
