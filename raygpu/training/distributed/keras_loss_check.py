@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,6 +29,7 @@ from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.random_outputs import random_outputs
 from raygpu.training.keras.reduction import Loss, PartGradient
 from raygpu.training.keras.solo import RANDOM_STATE, in_float32, initial_model, no_gpu
+from raygpu.training.own_copy import own_copy
 
 DROPOUTS = (keras.layers.Dropout, keras.layers.AlphaDropout, keras.layers.GaussianDropout)
 """Layers that leave out values by chance, at a rate."""
@@ -93,7 +93,7 @@ class KerasLossEvaluator:
         if not all(tuple(leaf.shape[:1]) == (len(rows),) for leaf in tf.nest.flatten(outputs)):
             raise ValueError("outputs that are not one for each sample")
         self._random = False
-        self._held = outputs, take(self._targets, rows), copy.deepcopy(self._experiment)
+        self._held = outputs, take(self._targets, rows), own_copy(self._experiment)
 
     def draw(self, seed: int) -> None:
         """Put random numbers in the place of the kept outputs."""
@@ -109,7 +109,7 @@ class KerasLossEvaluator:
         keras.utils.set_random_seed(seed)
         with no_gpu():
             part = tf.nest.map_structure(lambda leaf: leaf[places], outputs)
-            some, own = tensors(take(targets, places)), copy.deepcopy(experiment)
+            some, own = tensors(take(targets, places)), own_copy(experiment)
             values = loss_and_metrics(own, part, some, with_loss=not self._random, with_metrics=self.with_metrics)
         return {ADD_LOSS: Value.of(math.nan), **values}  # which outputs do not tell
 
@@ -134,7 +134,7 @@ class KerasLossEvaluator:
         with no_gpu(), tf.GradientTape() as tape:
             leaves = tf.nest.flatten(outputs)
             tape.watch([leaf for leaf in leaves if leaf.dtype.is_floating])
-            loss = Loss.of(copy.deepcopy(experiment).loss(outputs, tensors(targets)), [], in_float32).objective()
+            loss = Loss.of(own_copy(experiment).loss(outputs, tensors(targets)), [], in_float32).objective()
         gradients = tape.gradient(loss, leaves)
         return [None if each is None else tf.where(tf.math.is_finite(each), each, 0) for each in gradients]
 
@@ -143,7 +143,7 @@ class KerasLossEvaluator:
 
         def augmented(rows: np.ndarray) -> list[np.ndarray]:
             """Return these samples as `augment` makes them; state and random numbers begin anew."""
-            experiment, hp = copy.deepcopy(self._experiment), Hyperparameters.of(self._hp)
+            experiment, hp = own_copy(self._experiment), Hyperparameters.of(self._hp)
             keras.utils.set_random_seed(0)
             with no_gpu():
                 return _arrays(experiment.augment(tensors(take(self._inputs, rows)), hp))
@@ -247,7 +247,7 @@ class _SteadyModel:
         return self._near(batch_gradient, [by_variable.get(id(each), 0.0) for each in self._model.trainable_variables])
 
     def _loss(self, rows: np.ndarray, *, training: bool, seed: int = 0) -> Loss:
-        experiment = copy.deepcopy(self._experiment)
+        experiment = own_copy(self._experiment)
         outputs = self._outputs(rows, training=training, seed=seed)
         return Loss.of(experiment.loss(outputs, tensors(take(self._targets, rows))), self._model.losses, in_float32)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from raygpu.training.distributed.constant_draws import ConstantDraws
 from raygpu.training.distributed.loss_check import Value
 from raygpu.training.distributed.sample_dependence import MIXED, collated_with_others, depends_on_others
 from raygpu.training.distributed.torch_values import TorchValues, train_steadily
+from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.data import rows
 from raygpu.training.torch.experiment import forward, overrides
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
@@ -160,7 +160,7 @@ class TorchLossEvaluator(TorchValues):
     def _augmented(self, some: np.ndarray) -> list[np.ndarray]:
         """Return these samples as `augment` makes them; state and random numbers begin anew."""
         seed_all(0)
-        experiment, hp = copy.deepcopy(self._experiment), Hyperparameters.of(self._hp)
+        experiment, hp = own_copy(self._experiment), Hyperparameters.of(self._hp)
         return _arrays(experiment.augment(rows(self._inputs, torch.from_numpy(some)), hp))
 
     def _trained(self, some: np.ndarray) -> list[np.ndarray]:
@@ -198,7 +198,7 @@ class TorchLossEvaluator(TorchValues):
 
     def _calls_model(self, chosen: torch.Tensor) -> bool:
         """Return whether a step calls the model itself in training mode, and not its methods or modules alone."""
-        experiment, model = copy.deepcopy(self._experiment), self._model().train()
+        experiment, model = own_copy(self._experiment), self._model().train()
         modes: list[bool] = []
         model.register_forward_pre_hook(lambda module, args: modes.append(module.training))
         self._loss(experiment, model, chosen)
@@ -254,7 +254,7 @@ class TorchLossEvaluator(TorchValues):
 
     def _loss_of_copies(self, chosen: torch.Tensor, *, training: bool) -> tuple[Any, nn.Module]:
         """Return the loss of these samples, by copies of the experiment and the model, and the copy of the model."""
-        experiment, model = copy.deepcopy(self._experiment), self._model()
+        experiment, model = own_copy(self._experiment), self._model()
         if training:
             train_steadily(model)
         return self._loss(experiment, model, chosen), model

@@ -30,6 +30,7 @@ from raygpu.training.distributed.loss_check import (
     loss_and_metrics,
     try_values,
 )
+from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, summed_loss
 from raygpu.training.torch.models import initial_model
@@ -138,7 +139,7 @@ class TorchValues:
         self._random = False
         if self._with_gradient:
             outputs = tree_map(lambda leaf: leaf.requires_grad_(leaf.is_floating_point()), outputs)
-        self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), copy.deepcopy(self._experiment)
+        self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), own_copy(self._experiment)
 
     def draw(self, seed: int) -> None:
         """Put random numbers in the place of the kept outputs."""
@@ -154,7 +155,7 @@ class TorchValues:
         seed_all(seed)
         with torch.set_grad_enabled(self._with_gradient):
             part = tree_map(lambda leaf: leaf[places].clone(), outputs)
-            some, own = rows(targets, places), copy.deepcopy(experiment)
+            some, own = rows(targets, places), own_copy(experiment)
             return loss_and_metrics(own, part, some, with_loss=not self._random, with_metrics=self.with_metrics)
 
     def fitted(self, chosen: np.ndarray) -> Iterator[PartValues]:
@@ -183,7 +184,7 @@ class TorchValues:
         used = [leaf for leaf in moving if leaf.requires_grad]
         with torch.enable_grad():
             copied = tree_unflatten([leaf.clone() for leaf in moving], layout)
-            loss = objective(copy.deepcopy(experiment).loss(copied, targets))
+            loss = objective(own_copy(experiment).loss(copied, targets))
         found = iter(torch.autograd.grad(loss, used, allow_unused=True))
         gradients = [next(found) if leaf.requires_grad else None for leaf in moving]
         pairs = zip(leaves, gradients, strict=True)
@@ -197,7 +198,7 @@ class TorchValues:
         try:
             for number in range(MODEL_STEPS):
                 with self._in_step_mode():
-                    loss = self._loss(copy.deepcopy(self._experiment), self.model, some)
+                    loss = self._loss(own_copy(self._experiment), self.model, some)
                 backward(loss)
                 _take_step(self.model)
                 if number % COMPARED_STEPS == COMPARED_STEPS - 1:
@@ -209,7 +210,7 @@ class TorchValues:
 
     def _fresh(self) -> tuple[Experiment, nn.Module]:
         """Return copies of the experiment and of a new model, both without earlier calls."""
-        experiment = copy.deepcopy(self._experiment)
+        experiment = own_copy(self._experiment)
         model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
         return experiment, (model.double() if self.exact else model).train()
 

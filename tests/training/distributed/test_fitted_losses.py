@@ -3,6 +3,7 @@ at."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -80,6 +81,23 @@ def test_what_adds_up_for_an_untrained_model_alone_is_found(name: str) -> None:
     (difference,) = found(made(**REFUSED[name]))
     assert (difference.name, difference.kind) == ("loss", "parts")
     assert str(difference).endswith(", once the model fits some of them")
+
+
+class Table:
+    """Counts its copies."""
+
+    nbytes, copies = 2**30, 0
+
+    def __deepcopy__(self, memo: Any) -> Table:
+        type(self).copies += 1
+        return Table()
+
+
+def test_data_of_an_experiment_is_not_copied_and_a_lock_is_no_hindrance() -> None:
+    experiment: Any = made(loss=mean_of_hard)
+    experiment.table, experiment.lock = Table(), threading.Lock()
+    assert [each.outputs for each in found(experiment)] == ["fitted"]
+    assert Table.copies == 0
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
