@@ -15,5 +15,7 @@ def random_output(output: np.ndarray, seed: int) -> np.ndarray:
     draw = np.random.default_rng([seed, output.size])
     if output.dtype.kind in "biu":
         return draw.permutation(output)
+    if output.dtype in (np.float32, np.float64):
+        return draw.standard_normal(output.shape, output.dtype.type)
     numbers = draw.normal(size=output.shape)
     return (numbers if output.dtype.kind == "f" else numbers + 1j * draw.normal(size=output.shape)).astype(output.dtype)

@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, poisson_nll_loss
 
 from raygpu import Splits, TorchExperiment
+from raygpu.training.torch import first_step
 from raygpu.training.torch.first_step import first_result
+from raygpu.training.torch.random_outputs import substitutes as all_substitutes
 
 X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
 
@@ -296,6 +298,22 @@ class AddsUpSigns(Rare):
 def test_a_metric_that_adds_up_hits_is_refused(kind: type[Regression]) -> None:
     with pytest.raises(ValueError, match=r"the metric .accuracy. of some samples is .*: it adds up"):
         first_result(kind(), kind().data(), {})
+
+
+def test_few_of_many_numbers_tell_that_a_metric_adds_up_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs of a language model have 10**8 numbers."""
+    drawn: list[torch.Size] = []
+
+    def substitutes(outputs: Any, targets: Any, seeds: Any) -> Any:
+        """Keep the shape of the outputs."""
+        drawn.append(outputs.shape)
+        return all_substitutes(outputs, targets, seeds)
+
+    monkeypatch.setattr(first_step, "substitutes", substitutes)
+    monkeypatch.setattr(first_step, "MANY_NUMBERS", 100)
+    with pytest.raises(ValueError, match=r"the metric .accuracy. of some samples is "):
+        first_result(AddsUpHits(), AddsUpHits().data(), {})
+    assert drawn == [(1, 1000)]
 
 
 class OwnDraws(Squeezed):
