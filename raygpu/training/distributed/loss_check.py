@@ -128,10 +128,11 @@ class Difference:
 
     def __str__(self) -> str:
         cut = " + ".join(map(str, self.sizes)) if len(self.sizes) < 4 else f"{len(self.sizes)} parts"
-        random = " with random outputs" if self.outputs == "random" else ""
+        if self.outputs == "random":
+            whole = f"{self.whole:.6g} of {sum(self.sizes)} samples together"
+            return f"tried with random numbers for outputs: {whole}, {self.together:.6g} from parts of {cut}"
         fitted = ", once the model fits some of them" if self.outputs == "fitted" else ""
-        whole = f"{self.whole:.6g} of {sum(self.sizes)} samples{random}"
-        return f"{whole}, but {self.together:.6g} from parts of {cut}{fitted}"
+        return f"{self.whole:.6g} of {sum(self.sizes)} samples, but {self.together:.6g} from parts of {cut}{fitted}"
 
 
 def differences(

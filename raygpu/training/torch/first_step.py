@@ -137,9 +137,8 @@ def _require_no_memory(experiment: Experiment, outputs: Any, targets: Any) -> No
             later = changed.get(key, value)
             if not math.isclose(value, later, rel_tol=1e-4):
                 raise ValueError(
-                    f"{key[0]} of some samples is {value:.4g} or {later:.4g}, by what was evaluated before them: it"
-                    " adds up what it has seen; compute it from outputs and targets alone, as torchmetrics.functional"
-                    " does"
+                    f"{key[0]} of some samples is {value:.4g} or {later:.4g}: it depends on what was evaluated before:"
+                    " compute it from outputs and targets alone, as torchmetrics.functional does"
                 )
 
 

@@ -262,4 +262,4 @@ def test_a_metric_is_told_where_the_untrained_model_hides_it() -> None:
     source = Source("keras", "here:Unseen", str(Path.cwd()))
     [line] = inexact_metrics(source, Unseen(), {}, Splits(inputs, targets, inputs, targets))
     assert line.startswith("validation/f1, of 1,200 samples, is the mean of batches of 1,024")
-    assert " with random outputs" in line or "once the model fits some of them" in line
+    assert "tried with random numbers for outputs: " in line or "once the model fits some of them" in line

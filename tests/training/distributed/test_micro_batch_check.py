@@ -153,7 +153,7 @@ class Unseen(Plain):
 def test_a_metric_is_told_where_the_untrained_model_hides_it() -> None:
     lines = inexact_metrics(HERE, Unseen(), {}, with_test_data(1200, 90))
     assert sorted(line.partition(",")[0] for line in lines) == ["validation/f1", "validation/precision"]
-    assert all(" samples with random outputs, but " in line for line in lines)
+    assert all(": tried with random numbers for outputs: " in line and " samples together, " in line for line in lines)
 
 
 class Counted(Unseen):
