@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -54,7 +55,9 @@ def first_result(
     before = training.model.state_dict().keys()
     result = base.first_result(training, sum(parameter.numel() for parameter in training.model.parameters()))
     untrained = _untrained(training)
-    _require_sample_by_sample(training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about single samples, whose axes a squeeze() drops
+        _require_sample_by_sample(training)
     if added := training.model.state_dict().keys() - before:
         raise ValueError(
             f"{min(added)} is in the model's state after a step, and not before it: a new model could not take a"
