@@ -8,6 +8,7 @@ step = cache.load(24)   # None: cache.request(24), and load it when it is there,
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -141,7 +142,12 @@ class ArrayCache:
         )
         try:
             self._processes.append(start(request, self._environment))
-        except (OSError, TypeError, AttributeError) as error:  # no process, or a source that cannot be pickled
+        except (
+            OSError,
+            TypeError,
+            AttributeError,
+            pickle.PicklingError,
+        ) as error:  # no process, or a source that cannot be pickled
             return one_line(error)[:200]
         return None
 

@@ -67,9 +67,8 @@ class CompileRequest:
 def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a process that compiles a step; return the process that it leaves behind at once.
 
-    environment: its variables. Raises OSError.
+    environment: its variables. Raises OSError, or what pickle raises for a request that it cannot hold.
     """
-    read_end, write_end = os.pipe()
     variables = {
         **environment,
         "PYTHONPATH": os.pathsep.join(request.path),
@@ -79,8 +78,10 @@ def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess
     with tempfile.TemporaryFile() as file:
         pickle.dump(request, file)
         file.seek(0)
+        read_end, write_end = os.pipe()
+        waits = False
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "raygpu.training.fused.compile_process", str(read_end)],
                 stdin=file,
                 stdout=subprocess.DEVNULL,
@@ -89,9 +90,11 @@ def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess
                 pass_fds=[read_end],
                 env=variables,
             )
+            waits = not request.urgent
+            return process
         finally:
             os.close(read_end)
-            if request.urgent:
+            if not waits:
                 os.close(write_end)  # else it stays open as long as this process lives
 
 

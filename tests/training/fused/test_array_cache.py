@@ -291,6 +291,31 @@ def test_a_step_for_later_sweeps_is_compiled_once_the_asking_process_has_ended(
     assert "absent" in fault.read_text()
 
 
+def raises(error: Exception) -> Any:
+    """Return a function that raises this."""
+
+    def function(*_: Any, **__: Any) -> None:
+        """Raise the exception."""
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize("place", ["pickle.dump", "subprocess.Popen"])
+@pytest.mark.parametrize("urgent", [True, False])
+def test_a_process_that_cannot_start_is_told_and_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, urgent: bool
+) -> None:
+    own = array()
+    left = kept(own, tmp_path / "arrays")
+    monkeypatch.setattr(array_cache, "_postponed_s", {})
+    fault = pickle.PicklingError("no pickle") if place == "pickle.dump" else OSError("no process")
+    monkeypatch.setattr(place, raises(fault))
+    before = len(os.listdir("/proc/self/fd"))
+    assert str(fault) in str(left.request(10) if urgent else left.postpone(10, 5.0))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.slow
 def test_a_process_compiles_and_outlives_nobody_waiting(tmp_path: Path) -> None:
     own = array()
