@@ -33,8 +33,12 @@ from raygpu.training.fused.program import shapes_of
 from raygpu.training.fused.tile import gathered_tile
 
 _postponed_s: dict[str, float] = {}
-"""Seconds of training, of all arrays of this process so far, whose step is compiled once the process has ended; by the
-step's name."""
+"""Seconds of training, of all arrays of this process so far, without a step that repays only for several of them; by
+the step's name."""
+_waiting: set[str] = set()
+"""Names of the steps for which a process waits until this one has ended."""
+MOST_WAITING = 8
+"""Largest number of such processes, which take memory and temporary files."""
 
 
 class ArrayCache:
@@ -112,10 +116,13 @@ class ArrayCache:
         eager_s: seconds of training without it.
         """
         name, fault = self._name(width), None
-        if name not in _postponed_s:
-            fault = self._start(width, urgent=False)
+        if name not in _waiting:
+            is_full = len(_waiting) >= MOST_WAITING
+            full = f"{MOST_WAITING} others are compiled once this worker has ended, and no more"
+            fault = full if is_full else self._start(width, urgent=False)
+        _postponed_s[name] = self.postponed_s(width) + eager_s
         if fault is None:
-            _postponed_s[name] = self.postponed_s(width) + eager_s
+            _waiting.add(name)
             self.postponed.add(width)
         return fault
 

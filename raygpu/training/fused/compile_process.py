@@ -100,12 +100,11 @@ def start(request: CompileRequest, environment: Mapping[str, str]) -> subprocess
 
 def main() -> None:
     """Leave the parent, and compile what standard input asks for, once the pipe of the argument is closed."""
-    content = sys.stdin.buffer.read()
     if os.fork():
         os._exit(0)
     with open(int(sys.argv[1]), "rb") as pipe:
         pipe.read()
-    request: CompileRequest = pickle.loads(content)
+    request: CompileRequest = pickle.load(sys.stdin.buffer)  # not earlier: it holds samples while it waits
     _stand_back(0 if request.urgent else LOWEST)
     with _turn(request.folder):
         compile_and_keep(request)

@@ -110,7 +110,7 @@ def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: Ar
         case "later":
             assert kept is not None
             fault = kept.postpone(width, eager_s)
-            when = "is compiled once this training has ended, for later sweeps"
+            when = "is compiled once this worker has ended, for later sweeps"
     return [f"step not compiled: {fault}" if fault is not None else f"step of {width} trials at once {when}"]
 
 

@@ -153,6 +153,7 @@ def test_a_sweep_of_short_arrays_compiles_once_they_add_up(
     asked: list[tuple[int, bool]] = []
     monkeypatch.setattr(array_cache, "start", lambda request, _: asked.append((request.width, request.urgent)))
     monkeypatch.setattr(array_cache, "_postponed_s", {})
+    monkeypatch.setattr(array_cache, "_waiting", set())
     monkeypatch.setattr(width, "compiling", compiling)
     monkeypatch.setattr(width, "_nothing_compiled", lambda: False)
     step_s = 15.0 / (4 * array().steps_per_epoch)  # 15 s of training without a compiled step
@@ -163,7 +164,7 @@ def test_a_sweep_of_short_arrays_compiles_once_they_add_up(
         lines += settle(own, kept=kept(own, tmp_path / "arrays"))[1:]
     assert asked == [(10, False), (10, True)]
     assert lines == [
-        "step of 10 trials at once is compiled once this training has ended, for later sweeps",
+        "step of 10 trials at once is compiled once this worker has ended, for later sweeps",
         "step of 10 trials at once is being compiled in the background, and for later sweeps",
     ]
 
@@ -273,6 +274,7 @@ def test_a_step_for_later_sweeps_is_compiled_once_the_asking_process_has_ended(
     requests: list[CompileRequest] = []
     monkeypatch.setattr(array_cache, "start", lambda request, _: requests.append(request))
     monkeypatch.setattr(array_cache, "_postponed_s", {})
+    monkeypatch.setattr(array_cache, "_waiting", set())
     own = array()
     left = kept(own, tmp_path / "arrays")
     assert left.postpone(10, 5.0) is None
@@ -289,6 +291,21 @@ def test_a_step_for_later_sweeps_is_compiled_once_the_asking_process_has_ended(
     while not fault.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "absent" in fault.read_text()
+
+
+def test_a_worker_leaves_few_waiting_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(array_cache, "start", lambda request, _: asked.append(request.width))
+    monkeypatch.setattr(array_cache, "_postponed_s", {})
+    monkeypatch.setattr(array_cache, "_waiting", set())
+    left = kept(array(), tmp_path / "arrays")
+    for _ in range(2):
+        faults = [left.postpone(width, 5.0) for width in range(2, 12)]
+        assert faults[:8] == [None] * 8
+        assert set(faults[8:]) == {"8 others are compiled once this worker has ended, and no more"}
+    assert asked == list(range(2, 10))
+    assert left.postponed == set(asked)
+    assert left.postponed_s(11) == 10.0, "for a process that compiles at once"
 
 
 def raises(error: Exception) -> Any:
@@ -309,6 +326,7 @@ def test_a_process_that_cannot_start_is_told_and_leaves_no_file_open(
     own = array()
     left = kept(own, tmp_path / "arrays")
     monkeypatch.setattr(array_cache, "_postponed_s", {})
+    monkeypatch.setattr(array_cache, "_waiting", set())
     fault = pickle.PicklingError("no pickle") if place == "pickle.dump" else OSError("no process")
     monkeypatch.setattr(place, raises(fault))
     before = len(os.listdir("/proc/self/fd"))
