@@ -31,11 +31,17 @@ class KerasExperiment(Experiment):
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,) or (batch,
-        1)."""
+        1).
+
+        A loss of the experiment's own may have one output, or targets of another shape: there is no accuracy then.
+        """
         import keras
 
         labels = keras.ops.cast(targets, "int32")
         if len(labels.shape) == len(outputs.shape) and labels.shape[-1] == 1:
             labels = keras.ops.squeeze(labels, -1)
+        has_classes = len(outputs.shape) == len(labels.shape) + 1 and outputs.shape[-1] != 1
+        if type(self).loss is not KerasExperiment.loss and not has_classes:
+            return {}
         hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), labels)
         return {"accuracy": keras.ops.mean(keras.ops.cast(hits, "float32"))}

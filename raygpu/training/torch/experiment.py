@@ -113,32 +113,45 @@ class TorchExperiment(Experiment):
         """Return `accuracy`, 0 to 1.
 
         outputs: logits (batch, classes), or (batch, classes, ...) as `cross_entropy` takes them; with a `loss` of the
-        experiment's own also (batch, ..., classes). targets: class indices (batch, ...) or (batch, 1, ...); with the
-        default loss also class probabilities of the shape of the outputs. Class indices of -100 do not count.
+        experiment's own also (batch, ..., classes), which counts where both are possible. targets: class indices
+        (batch, ...) or (batch, 1, ...); with the default loss also class probabilities of the shape of the outputs.
+        Class indices of -100 do not count. A loss of the experiment's own may have one output, or targets of another
+        shape than class indices have: there is no accuracy then.
         """
-        predicted, labels = _classes(outputs, targets, default_loss=not overrides(self, "loss"))
+        pair = (_own_classes if overrides(self, "loss") else _classes)(outputs, targets)
+        if pair is None:
+            return {}
+        predicted, labels = pair
         ignored = (labels.long() == IGNORED).sum()
         counted = labels.numel() - ignored
         factor = 1 + ignored / counted.clamp(min=1)  # exactly 1 where none is ignored
         return {"accuracy": (predicted == labels).float().mean() * factor}
 
 
-def _classes(outputs: torch.Tensor, targets: torch.Tensor, *, default_loss: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return predicted classes and class indices, of one shape. Raises ValueError for shapes that do not tell which
-    axis has the classes."""
+def _own_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return predicted classes and class indices, of one shape, for a loss of the experiment's own: the classes are in
+    the last axis or in axis 1. None if the shapes are not those of classes."""
+    labels = _labels(outputs, targets)
+    for axis in (outputs.dim() - 1, 1) if outputs.dim() > 1 else ():
+        if outputs.shape[axis] > 1 and outputs.select(axis, 0).shape == labels.shape:
+            return outputs.argmax(dim=axis), labels
+    return None
+
+
+def _classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return predicted classes and class indices, of one shape, for the default loss. Raises ValueError for shapes
+    that do not tell which axis has the classes."""
     labels = _labels(outputs, targets)
     if outputs.dim() < 2:
         return outputs.argmax(dim=-1), labels
-    if default_loss and labels.is_floating_point() and labels.shape == outputs.shape:
+    if labels.is_floating_point() and labels.shape == outputs.shape:
         return outputs.argmax(dim=1), labels.argmax(dim=1)
-    possible = {1} if default_loss else {1, outputs.dim() - 1}
-    axes = [axis for axis in possible if outputs.select(axis, 0).shape == labels.shape]
-    if len(axes) != 1:
+    if outputs.select(1, 0).shape != labels.shape:
         raise ValueError(
             f"the default metrics cannot tell the classes in outputs {tuple(outputs.shape)} beside targets"
             f" {tuple(targets.shape)}; override metrics()"
         )
-    return outputs.argmax(dim=axes[0]), labels
+    return outputs.argmax(dim=1), labels
 
 
 def _labels(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

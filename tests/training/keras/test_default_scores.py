@@ -38,3 +38,19 @@ def test_targets_in_a_column_count_as_a_row() -> None:
 def test_one_output_has_no_cross_entropy(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"^one output: the cross entropy of a single class is 0; override loss\(\)$"):
         Defaults().loss(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+
+
+class OwnLoss(Defaults):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "names"),
+    [((6, 1), (6,), []), ((6, 1), (6, 1), []), ((6,), (6,), []), ((6, 5), (6, 5), []), ((6, 5), (6,), ["accuracy"]),
+     ((6, 5), (6, 1), ["accuracy"]), ((6, 3, 5), (6, 3), ["accuracy"])],
+)  # fmt: skip
+def test_a_loss_of_its_own_without_classes_has_no_accuracy(
+    outputs: tuple[int, ...], targets: tuple[int, ...], names: list[str]
+) -> None:
+    assert list(OwnLoss().metrics(np.zeros(outputs, np.float32), np.ones(targets, np.int64))) == names

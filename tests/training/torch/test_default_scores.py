@@ -58,16 +58,25 @@ def test_a_loss_of_its_own_may_have_the_classes_last() -> None:
     labels = (torch.arange(12)[:, None] + torch.arange(7)) % 5
     right = one_hot(labels, 5)
     assert accuracy(OwnLoss(), right, labels) == accuracy(OwnLoss(), right.movedim(-1, 1), labels) == 1
-    with pytest.raises(ValueError, match=r"classes in outputs \(12, 5, 5\) beside targets \(12, 5\); override metrics"):
-        OwnLoss().metrics(right[:, :5], labels[:, :5])
+    assert accuracy(OwnLoss(), right[:, :5], labels[:, :5]) == 1, "as many steps as classes"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"),
+    [((12, 1), (12,)), ((12, 1), (12, 1)), ((12,), (12,)), ((12, 5), (12, 5)), ((12, 1, 4, 4), (12, 4, 4)),
+     ((12, 1, 4), (12, 1, 4)), ((12, 5, 4), (12, 20))],
+)  # fmt: skip
+def test_a_loss_of_its_own_without_classes_has_no_accuracy(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    for dtype in (torch.float32, torch.int64):
+        assert OwnLoss().metrics(torch.rand(outputs), torch.ones(targets, dtype=dtype)) == {}
 
 
 def test_targets_may_be_class_probabilities() -> None:
     probabilities = one_hot(LABELS, 5) * 0.6 + 0.08
     assert accuracy(DEFAULTS, LOGITS, probabilities) == accuracy(DEFAULTS, LOGITS, LABELS)
     assert accuracy(DEFAULTS, LOGITS[:, :, None], probabilities[:, :, None]) == accuracy(DEFAULTS, LOGITS, LABELS)
-    with pytest.raises(ValueError, match=r"cannot tell the classes in outputs \(12, 5\) beside targets \(12, 5\)"):
-        OwnLoss().metrics(LOGITS, probabilities)
+    with pytest.raises(ValueError, match=r"cannot tell the classes in outputs \(12, 5\) beside targets \(12, 4\)"):
+        DEFAULTS.metrics(LOGITS, probabilities[:, :4])
 
 
 def test_ignored_labels_do_not_count() -> None:
