@@ -317,24 +317,6 @@ def test_the_fault_beside_float64_is_told(tried: Callable[..., Problem]) -> None
         tried("TorchDoubleWrongLabel")
 
 
-class TorchSqueezed(TorchBroadcast):
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        from torch.nn.functional import mse_loss
-
-        return mse_loss(outputs.squeeze(), targets)
-
-
-class TorchSqueezedStep(TorchSqueezed):
-    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
-        return self.loss(model(inputs), targets)
-
-
-@pytest.mark.parametrize("name", ["TorchSqueezed", "TorchSqueezedStep"])
-def test_a_loss_without_the_axis_of_length_1_is_right(tried: Callable[..., Problem], name: str) -> None:
-    """A single sample of it, as the look at pairs takes, has no axis left, which torch warns about."""
-    assert tried(name).notes == []
-
-
 class TorchHidden(Torch):
     def model(self, hp: Any) -> Any:
         from torch import nn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -304,18 +305,12 @@ def test_a_metric_that_adds_up_hits_is_refused(kind: type[Regression]) -> None:
 
 def test_few_of_many_numbers_tell_that_a_metric_adds_up_hits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs of a language model have 10**8 numbers."""
-    drawn: list[torch.Size] = []
-
-    def substitutes(outputs: Any, targets: Any, seeds: Any) -> Any:
-        """Keep the shape of the outputs."""
-        drawn.append(outputs.shape)
-        return all_substitutes(outputs, targets, seeds)
-
+    substitutes = Mock(side_effect=all_substitutes)
     monkeypatch.setattr(first_step, "substitutes", substitutes)
     monkeypatch.setattr(first_step, "MANY_NUMBERS", 100)
     with pytest.raises(ValueError, match=r"the metric .accuracy. of some samples is "):
         first_result(AddsUpHits(), AddsUpHits().data(), {})
-    assert drawn == [(1, 1000)]
+    assert [call.args[0].shape for call in substitutes.call_args_list] == [(1, 1000)]
 
 
 class OwnDraws(Squeezed):
