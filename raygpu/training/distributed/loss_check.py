@@ -65,8 +65,8 @@ class Value:
         return self.total / (self.weight or 1.0)
 
 
-PartValues = Callable[[slice], Mapping[str, Value]]
-"""Function that returns the loss and the metrics of a part of some samples."""
+PartValues = Callable[[slice, int], Mapping[str, Value]]
+"""Function of a part of some samples, and of a seed for a loss of outputs alone; returns its loss and metrics."""
 
 
 class LossEvaluator(Protocol):
@@ -211,7 +211,7 @@ def _fitted_differences(look: LossEvaluator, rows: np.ndarray, names: Sequence[s
     began, largest, all_rows = time.perf_counter(), 0.0, slice(0, len(rows))
     with contextlib.suppress(Exception), random_state_kept():  # a loss may not take such outputs
         for values_of in look.fitted(rows):
-            whole, again = values_of(all_rows), values_of(all_rows)
+            whole, again = values_of(all_rows, 0), values_of(all_rows, 1)
             loss = abs(whole[LOSS].result)
             largest = largest or OVERSHOT * loss
             if loss > largest:
@@ -278,7 +278,7 @@ def _held_parts(look: LossEvaluator, name: str, sizes: Sequence[int]) -> list[Va
 def _parts(values_of: PartValues, sizes: Sequence[int]) -> list[Mapping[str, Value]]:
     """Return the values of consecutive parts of some samples."""
     ends = np.cumsum(sizes).tolist()
-    return [values_of(slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+    return [values_of(slice(end - size, end), 0) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:

@@ -202,7 +202,7 @@ class TorchValues:
                 backward(loss)
                 _take_step(self.model)
                 if number % COMPARED_STEPS == COMPARED_STEPS - 1:
-                    yield lambda places: self.values(chosen[places])
+                    yield lambda places, seed: self.values(chosen[places])
                 if time.perf_counter() - began > BUDGET_S:
                     return
         finally:

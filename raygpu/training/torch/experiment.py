@@ -130,12 +130,11 @@ class TorchExperiment(Experiment):
 
 def _own_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return predicted classes and class indices, of one shape, for a loss of the experiment's own: the classes are in
-    the last axis or in axis 1. None if the shapes are not those of classes."""
+    the last axis or in axis 1. None if the shapes are those of neither, or of both."""
     labels = _labels(outputs, targets)
-    for axis in (outputs.dim() - 1, 1) if outputs.dim() > 1 else ():
-        if outputs.shape[axis] > 1 and outputs.select(axis, 0).shape == labels.shape:
-            return outputs.argmax(dim=axis), labels
-    return None
+    axes = {1, outputs.dim() - 1} if outputs.dim() > 1 else set()
+    fitting = [axis for axis in axes if outputs.shape[axis] > 1 and outputs.select(axis, 0).shape == labels.shape]
+    return (outputs.argmax(dim=fitting[0]), labels) if len(fitting) == 1 else None
 
 
 def _classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
