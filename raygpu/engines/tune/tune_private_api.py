@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -189,14 +190,21 @@ def whole_snapshots() -> Iterator[None]:
 
 
 def _replace_files(source: Path, target: Path) -> None:
-    """Copy a folder's files into another folder, where each replaces the one before in one step, after all copies."""
+    """Copy a folder's files into another folder, where each replaces the one before in one step, after all copies.
+
+    The disk has a file's content before its name: a power loss leaves no empty one.
+    """
     copies = target / COPIES
     shutil.rmtree(copies, ignore_errors=True)  # of a process that was killed
-    shutil.copytree(source, copies, copy_function=shutil.copyfile)
-    for copy in _in_order(copies):
-        place = target / copy.relative_to(copies)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        copy.replace(place)
+    files = [path.relative_to(source) for path in _in_order(source)]
+    for file in files:
+        (copies / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / file, copies / file)
+        with (copies / file).open("rb+") as copy:
+            os.fsync(copy.fileno())
+    for file in files:
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        (copies / file).replace(target / file)
     shutil.rmtree(copies, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -173,16 +174,20 @@ def test_a_snapshot_replaces_the_one_before_in_one_step(tmp_path: Path, monkeypa
     staging, target = tmp_path / "staging", tmp_path / "target"
     (staging / "t0000").mkdir(parents=True)
     (staging / "t0000" / "result.json").write_text("{}")
+    (staging / "t0001" / "driver_artifacts").mkdir(parents=True)
     names = [name.format("2026") for name in STATE_FILES]
     replaced = list[tuple[str, set[str]]]()
-    replace = Path.replace
+    on_disk = set[int]()
+    replace, fsync = Path.replace, os.fsync
 
     def noted(path: Path, place: Path) -> Path:
         copies = {(path.parent / name).read_text() for name in names if (path.parent / name).exists()}
         replaced.append((place.name, copies))
+        assert path.stat().st_ino in on_disk, "a power loss leaves no empty file"
         return replace(path, place)
 
     monkeypatch.setattr(Path, "replace", noted)
+    monkeypatch.setattr(os, "fsync", lambda file: on_disk.add(os.fstat(file).st_ino) or fsync(file))
     with whole_snapshots():
         manager = Synced(staging, target)
         for number in ("one", "two"):
@@ -192,7 +197,7 @@ def test_a_snapshot_replaces_the_one_before_in_one_step(tmp_path: Path, monkeypa
             assert {(target / name).read_text() for name in names} == {number}
     assert [name for name, _ in replaced] == ["result.json", *names] * 2, "Tune's own file is never the newer one"
     assert all(copies <= {"one"} or copies <= {"two"} for _, copies in replaced), "all are copied first"
-    assert sorted(path.name for path in target.iterdir()) == sorted([*names, "t0000"])
+    assert sorted(path.name for path in target.iterdir()) == sorted([*names, "t0000"]), "no folder without a file"
 
 
 def test_object_storage_gets_the_files_of_a_snapshot_in_the_same_order(
