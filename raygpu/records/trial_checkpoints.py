@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, PROGRESS, SCORE, RunDirectory
 from raygpu.records.whole_folder import WholeFolder
-from raygpu.storage import Storage
+from raygpu.storage import Storage, StorageError
 
 
 def kept_epoch(folder: RunDirectory, trial_id: str) -> int | None:
@@ -60,8 +61,9 @@ def _is_whole(source: Storage) -> bool:
 
 def _remove(source: Storage) -> None:
     """Delete a trial's checkpoint, and all of the checkpoint of Tune's that it lies in: its progress first, in one
-    step, for a command that is stopped in between would leave a part."""
+    step, for a command that is stopped in between would leave a part. One that may not be deleted stays whole."""
     array = _array(source)
-    if array is not None and array.has(PROGRESS):
-        array.discard(PROGRESS)
-    (array or source).remove()
+    with suppress(OSError, StorageError):
+        if array is not None and array.has(PROGRESS):
+            array.discard(PROGRESS)
+        (array or source).remove()

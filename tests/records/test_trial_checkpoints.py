@@ -11,7 +11,7 @@ import pytest
 
 from raygpu.records.run_directory import MEMBERS, RunDirectory
 from raygpu.records.trial_checkpoints import keep_checkpoints
-from raygpu.storage import Storage
+from raygpu.storage import Storage, StorageError
 
 FILES = {"model.pt": "the best epoch", "score.json": '{"epoch": 3}'}
 
@@ -90,3 +90,22 @@ def test_only_wanted_checkpoints_are_kept(folder: RunDirectory) -> None:
     keep_checkpoints(folder, by_trial, ["t0001"], complete=True)
     assert kept(folder) == {"t0001": FILES}
     assert not Path(by_trial["t0001"]).exists()
+
+
+def test_a_checkpoint_that_may_not_be_deleted_stays_whole(
+    folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a bucket without the right to delete, or written by another user: the sweep's results do not depend on
+    it."""
+    by_trial, discard = array(folder, "t0000"), Storage.discard
+
+    def refused(source: Storage, name: str) -> None:
+        if name == "progress.json":
+            raise StorageError(f"storage: {source / name}: Permission denied")
+        discard(source, name)
+
+    monkeypatch.setattr(Storage, "discard", refused)
+    for _ in range(2):
+        keep_checkpoints(folder, by_trial, ["t0000"], complete=True)
+        assert kept(folder) == {"t0000": FILES}
+    assert {path.name: path.read_text() for path in Path(by_trial["t0000"]).iterdir()} == FILES
