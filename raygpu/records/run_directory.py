@@ -37,6 +37,8 @@ KINDS = {
 }
 """Words for a run of each command, in messages."""
 CHECKPOINTS = "checkpoints"
+TUNE_CHECKPOINT = "checkpoint_"
+"""Beginning of the name of a checkpoint's folder in its Tune trial's; a number follows."""
 MEMBERS = "members"
 """Folder, in a checkpoint of Tune's, with a folder for each trial whose parameters are kept."""
 SCORE = "score.json"

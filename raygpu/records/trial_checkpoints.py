@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, PROGRESS, SCORE, RunDirectory
+from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, PROGRESS, SCORE, TUNE_CHECKPOINT, RunDirectory
 from raygpu.records.whole_folder import WholeFolder
 from raygpu.storage import Storage, StorageError
+
+DELETIONS = 16
+"""Number of checkpoints that are deleted at once."""
 
 
 def kept_epoch(folder: RunDirectory, trial_id: str) -> int | None:
@@ -39,8 +43,10 @@ def keep_checkpoints(
             _copy(source, folder.checkpoints / trial_id)
             if folder.storage is not None:  # an earlier one, which would be taken for the newer
                 (folder.shared / CHECKPOINTS / trial_id).remove()
-    for source in sources.values() if complete else ():
-        _remove(source)
+    if complete:
+        checkpoints = {_array(source) or source for source in sources.values()}
+        with ThreadPoolExecutor(DELETIONS) as pool:  # object storage takes as long for one as for many
+            list(pool.map(_remove, checkpoints))
 
 
 def _copy(source: Storage, target: Path) -> None:
@@ -59,11 +65,20 @@ def _is_whole(source: Storage) -> bool:
     return source.is_dir() and (array is None or array.has(PROGRESS))
 
 
-def _remove(source: Storage) -> None:
-    """Delete a trial's checkpoint, and all of the checkpoint of Tune's that it lies in: its progress first, in one
-    step, for a command that is stopped in between would leave a part. One that may not be deleted stays whole."""
-    array = _array(source)
+def _remove(checkpoint: Storage) -> None:
+    """Delete a checkpoint of Tune's, and earlier ones of the same Tune trial, whose deletion a killed command has left
+    undone. One that may not be deleted stays whole."""
     with suppress(OSError, StorageError):
-        if array is not None and array.has(PROGRESS):
-            array.discard(PROGRESS)
-        (array or source).remove()
+        _delete(checkpoint)
+        if checkpoint.name.startswith(TUNE_CHECKPOINT):
+            for name in checkpoint.parent.folders():
+                if name.startswith(TUNE_CHECKPOINT):
+                    _delete(checkpoint.parent / name)
+
+
+def _delete(checkpoint: Storage) -> None:
+    """Delete a checkpoint: its progress first, in one step, for a command that is stopped in between would leave a
+    part."""
+    if checkpoint.has(PROGRESS):
+        checkpoint.discard(PROGRESS)
+    checkpoint.remove()

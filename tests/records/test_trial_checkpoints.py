@@ -109,3 +109,21 @@ def test_a_checkpoint_that_may_not_be_deleted_stays_whole(
         keep_checkpoints(folder, by_trial, ["t0000"], complete=True)
         assert kept(folder) == {"t0000": FILES}
     assert {path.name: path.read_text() for path in Path(by_trial["t0000"]).iterdir()} == FILES
+
+
+def test_the_checkpoints_of_a_complete_sweep_are_deleted_one_array_at_a_time(
+    folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does an earlier checkpoint stay, whose deletion was pending when a command was killed."""
+    earlier = array(folder, "t0000", "t0001", "t0002", number=1)
+    by_trial = array(folder, "t0000", "t0001", "t0002", number=2)
+    tune = Path(by_trial["t0000"]).parent.parent.parent
+    (tune / "other").mkdir()
+    asked, has = list[str](), Storage.has
+    monkeypatch.setattr(Storage, "has", lambda source, name: asked.append(source.uri) or has(source, name))
+    keep_checkpoints(folder, by_trial, ["t0001"], complete=False)
+    assert Path(earlier["t0000"]).is_dir(), "Tune may go on from it"
+    asked.clear()
+    keep_checkpoints(folder, by_trial, [], complete=True)
+    assert asked == [str(tune / "checkpoint_000002"), str(tune / "checkpoint_000001")]
+    assert [path.name for path in tune.iterdir()] == ["other"]

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from raygpu.devices import disk
-from raygpu.engines.tune.tune_private_api import CHECKPOINT, next_checkpoint, number_checkpoints_after, trial_folder
+from raygpu.engines.tune.tune_private_api import next_checkpoint, number_checkpoints_after, trial_folder
+from raygpu.records.run_directory import TUNE_CHECKPOINT
 from raygpu.storage import Storage, StorageError
 
 
@@ -61,7 +62,7 @@ class CheckpointFolders:
 
     def _drop_unknown(self) -> None:
         """Delete what earlier workers have left that Tune does not know of, and number the checkpoints after them."""
-        names = [name for name in self.folder.folders() if name.startswith(CHECKPOINT)]
+        names = [name for name in self.folder.folders() if name.startswith(TUNE_CHECKPOINT)]
         for name in names:
             if name != self._known:
                 (self.folder / name).remove()

@@ -21,6 +21,7 @@ from ray.tune.execution import class_cache, experiment_state, tune_controller
 from ray.tune.utils.serialization import TuneFunctionDecoder
 
 from raygpu.devices import disk
+from raygpu.records.run_directory import TUNE_CHECKPOINT
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
@@ -40,8 +41,6 @@ records may not be newer than the search either: a trial that it draws again may
 """
 COPIES = ".copies"
 """Folder, in the run's of Tune, for the files of a snapshot before they replace those of the one before."""
-CHECKPOINT = "checkpoint_"
-"""Beginning of the name of a checkpoint's folder in its Tune trial's; a number follows."""
 MANY_WORKERS = 1_000_000
 """More workers than a sweep has."""
 
@@ -319,7 +318,7 @@ def next_checkpoint(context: Any) -> str:
 
 def number_checkpoints_after(context: Any, names: Iterable[str]) -> None:
     """Let a Tune trial's worker give its next checkpoint a higher number than these names of checkpoint folders."""
-    numbers = [int(name.removeprefix(CHECKPOINT)) for name in names]
+    numbers = [int(name.removeprefix(TUNE_CHECKPOINT)) for name in names]
     context.current_checkpoint_index = max(context.current_checkpoint_index, *numbers, -1)
 
 
