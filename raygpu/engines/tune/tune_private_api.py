@@ -227,7 +227,7 @@ def deletions_after_snapshots() -> Iterator[None]:
     folder that names the later one; on a full disk at once.
 
     Tune deletes it before it takes that snapshot: the state of a command that is killed in between names a checkpoint
-    that is gone, and the trial begins anew. Inside `whole_snapshots`.
+    that is gone, and the trial begins anew. Enter it after `whole_snapshots`, whose copy it wraps.
     """
     syncer: Any = storage._FilesystemSyncer
     manager: Any = checkpoint_manager
@@ -248,15 +248,18 @@ def deletions_after_snapshots() -> Iterator[None]:
         waiting.clear()
 
         def copy_and_delete(**arguments: Any) -> None:
-            """Copy the folder; delete nothing if that fails."""
+            """Copy the folder, and delete; if the copy fails, only where that makes space for the next one."""
             try:
                 copy(**arguments)
-            except BaseException:
-                waiting.extend(unnamed)
+            except BaseException as error:
+                if not disk.is_full(error):
+                    waiting.extend(unnamed)
+                    unnamed.clear()
                 raise
-            for checkpoint in unnamed:
-                with suppress(OSError):  # it may be gone
-                    delete(*checkpoint)
+            finally:
+                for checkpoint in unnamed:
+                    with suppress(OSError):  # it may be gone
+                        delete(*checkpoint)
 
         return copy_and_delete, arguments
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from itertools import pairwise
@@ -285,6 +286,27 @@ def test_a_checkpoint_on_a_full_disk_is_deleted_at_once(tmp_path: Path, monkeypa
         for name in ("checkpoint_0", "checkpoint_1"):
             checkpoints.register(name)
     assert checkpoints.left() == ["checkpoint_1"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_checkpoint_makes_space_for_a_snapshot_that_finds_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A quota is full where the disk has space, so that its deletion waits for the snapshot."""
+
+    def without_space(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with whole_snapshots(), deletions_after_snapshots():
+        checkpoints = Checkpoints(tmp_path)
+        for name in ("checkpoint_0", "checkpoint_1"):
+            checkpoints.register(name)
+        with monkeypatch.context() as full:
+            full.setattr(tune_private_api, "_replace_files", without_space)
+            checkpoints.snapshot()
+        assert checkpoints.left() == ["checkpoint_1"]
+        checkpoints.snapshot()
+        assert checkpoints.left() == ["checkpoint_1"]
 
 
 def test_tune_s_own_snapshots_are_back_afterwards() -> None:
