@@ -96,11 +96,15 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
     mlflow_experiment = mlflow.get_experiment_by_name(experiment)
     if mlflow_experiment is None:
         place = location.absolute().as_uri() if location is not None and not served else None
-        return mlflow, uri, str(mlflow.create_experiment(experiment, artifact_location=place))
-    if mlflow_experiment.lifecycle_stage != "active":
-        restore = f"MLFLOW_TRACKING_URI={redacted(uri)} mlflow experiments restore -x {mlflow_experiment.experiment_id}"
+        experiment_id = mlflow.create_experiment(experiment, artifact_location=place)
+    else:
+        experiment_id = mlflow_experiment.experiment_id
+    if not experiment_id:  # a proxy's empty answer of status 200
+        raise TrackingError(f"tracking: the store at {redacted(uri)!r} gave the experiment {experiment!r} no id")
+    if mlflow_experiment is not None and mlflow_experiment.lifecycle_stage != "active":
+        restore = f"MLFLOW_TRACKING_URI={redacted(uri)} mlflow experiments restore -x {experiment_id}"
         raise TrackingError(f"tracking.experiment: read {experiment!r}, which was deleted; name another, or: {restore}")
-    return mlflow, uri, str(mlflow_experiment.experiment_id)
+    return mlflow, uri, str(experiment_id)
 
 
 def another(uri: str) -> Any:
@@ -169,7 +173,7 @@ def fault(uri: str, error: BaseException) -> TrackingError:
 
 def is_missing(error: Exception) -> bool:
     """Return whether MLflow itself says that it has no such run; a proxy's 404 has another code."""
-    return getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
+    return getattr(error, "error_code", None) in ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 
 
 def _final(error: BaseException) -> bool:

@@ -134,9 +134,7 @@ class RunTree:
         else:
             own_tags = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
             own_tags |= {"raygpu.key": key} if key is not None else {}
-            run = self.mlflow.create_run(
-                self.experiment_id, tags=tag_values({**self.tags, **tags, **own_tags}), run_name=name
-            )
+            run = self._create_run({**self.tags, **tags, **own_tags}, name)
         with suppress(Refused) if begun else nullcontext():  # MLflow lets no parameter of an earlier start change
             self.log(run.info.run_id, params=params)
         self.run_id = run.info.run_id
@@ -231,13 +229,17 @@ class RunTree:
             **set_tags(trial),
             **client.run_tags(),
         }
-        all_tags = tag_values({**self.tags, **(tags or {}), **own_tags})
         title = run_name(trial, self.view.hyperparameters if self.view is not None else ())
-        run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=title)
-        if not run.info.run_id:  # MLflow's client takes a proxy's empty answer of status 200 for one of its server
-            raise TrackingError(f"tracking: the store at {redacted(self.uri)!r} gave a run no id")
+        run = self._create_run({**self.tags, **(tags or {}), **own_tags}, title, time_ms)
         self.children[trial.trial_id] = Child(run.info.run_id)
         return str(run.info.run_id)
+
+    def _create_run(self, tags: Mapping[str, Any], name: str, time_ms: int | None = None) -> Any:
+        """Begin a run and return it. Raises TrackingError."""
+        run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=tag_values(tags), run_name=name)
+        if not run.info.run_id:  # MLflow's client takes a proxy's empty answer of status 200 for one of its server
+            raise TrackingError(f"tracking: the store at {redacted(self.uri)!r} gave a run no id")
+        return run
 
     def _forget_ending(self, run_id: str) -> Any:
         """Delete the tags that say how a run ended; return the run as it was."""
@@ -258,12 +260,8 @@ class RunTree:
     def forget_trial(self, trial_id: str) -> None:
         """Delete the trial's run, if there is one; MLflow keeps deleted runs until it is told to collect them."""
         if (child := self.children.get(trial_id)) is not None:
-            try:
-                self.mlflow.delete_run(child.run_id)
-            except Exception as error:
-                fault = client.fault(self.uri, error)
-                if not isinstance(fault, Refused):  # refused: somebody deleted it already
-                    raise fault from error
+            with suppress(Refused):  # somebody deleted it already
+                _guarded(lambda tree: tree.mlflow.delete_run(child.run_id))(self)
             del self.children[trial_id]
 
     @_guarded

@@ -84,7 +84,7 @@ class Session(ABC):
         self.lacks_model: str | None = None
         """Why MLflow lacks a training's model, which --resume logs; None if it does not."""
         run_state = folder.read_run()
-        self.run_id: str | None = run_state.get("mlflow_run_id")
+        self.run_id: str | None = run_state.get("mlflow_run_id") or None
         self._key: str = run_state.get("mlflow_key") or uuid4().hex
         """The run's own name for itself, noted before MLflow is asked for a run, whose answer may be lost."""
         self._may_exist = "mlflow_key" in run_state or self.run_id is not None
@@ -111,7 +111,7 @@ class Session(ABC):
             self._may_exist = True
             begun = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind, self._key)
             # While a store hangs, another process may have gone on with the run.
-            noted = str(self.folder.read_run().get("mlflow_run_id", begun))
+            noted = str(self.folder.read_run().get("mlflow_run_id") or begun)
             begun = noted if noted != self._lost else begun
             tree.keep(now=True)  # a run whose id is noted is found by every later start
             self._note_run_id(begun)

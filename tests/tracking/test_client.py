@@ -10,9 +10,11 @@ from pathlib import Path
 import boto3.exceptions
 import botocore.exceptions
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos import databricks_pb2
 
 from raygpu.errors import TrackingError
-from raygpu.tracking.client import Refused, fault
+from raygpu.tracking.client import Refused, fault, is_missing
 
 FAILS_ONCE = """
 import importlib.abc, sys
@@ -56,3 +58,10 @@ def test_an_import_that_fails_for_a_moment_is_done_anew(module: str, tmp_path: P
 )
 def test_what_may_be_mended_is_tried_again(error: Exception, final: bool) -> None:
     assert isinstance(fault("sqlite:///runs/mlflow.db", error), Refused) == final
+
+
+@pytest.mark.parametrize(
+    ("code", "missing"), [("RESOURCE_DOES_NOT_EXIST", True), ("NOT_FOUND", True), ("ENDPOINT_NOT_FOUND", False)]
+)
+def test_mlflow_s_own_codes_alone_say_that_a_run_is_gone(code: str, missing: bool) -> None:
+    assert is_missing(MlflowException("no such run", getattr(databricks_pb2, code))) is missing

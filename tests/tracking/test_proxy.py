@@ -73,6 +73,11 @@ def test_a_proxys_answer_says_nothing_about_a_run(server: Server, tmp_path: Path
         proxy.answer = answers.NOTHING
         with pytest.raises(TrackingError, match="no id"):
             tree.create_trial(trial(0))
+        with pytest.raises(TrackingError, match="no id"):
+            tree.start_run("begun", {}, {})
+        proxy.path = "/api"
+        with pytest.raises(TrackingError, match="gave the experiment 'digits' no id"):
+            RunTree.open(proxy.uri, "digits")
         proxy.answer = None
         assert tree.children == {}
         with pytest.raises(Refused):

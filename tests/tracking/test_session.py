@@ -22,3 +22,12 @@ def test_a_score_on_the_test_data_does_not_stay_beside_another_winner(tmp_path: 
     assert math.isnan(session._ending(summary, interrupted=False).metrics["test/loss"])
     summary[TEST] = ScoreOnTest.of(4, {"t0001": {"loss": 0.3}}).as_dict()
     assert session._ending(summary, interrupted=False).metrics["test/loss"] == 0.3
+
+
+def test_an_empty_id_of_a_run_is_none(tmp_path: Path) -> None:
+    """A command before may have noted one, where a proxy had answered with nothing."""
+    folder = RunDirectory.create(tmp_path, "sweep")
+    folder.write_run({"mlflow_run_id": ""})
+    values = {"experiment": "a:B", "metric": "accuracy", "trials": 1, "epochs": 1, "space": {"lr": 0.1}}
+    session = SweepSession(SweepConfig.model_validate(values), folder, None)
+    assert session.run_id is None
