@@ -75,7 +75,7 @@ def test_a_proxys_answer_says_nothing_about_a_run(server: Server, tmp_path: Path
             tree.create_trial(trial(0))
         with pytest.raises(TrackingError, match="no id"):
             tree.start_run("begun", {}, {})
-        proxy.path = "/api"
+        proxy.path = "/api/2.0/mlflow/experiments/get-by-name"
         with pytest.raises(TrackingError, match="gave the experiment 'digits' no id"):
             RunTree.open(proxy.uri, "digits")
         proxy.answer = None
