@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult
+from raygpu.tracking.runs import PARENT, RunTree
 from raygpu.tracking.session import Session
-from raygpu.tracking.trial_runs import Child
+from raygpu.tracking.trial_runs import Child, all_runs
 
 NONE = Child("")
 
@@ -16,8 +17,8 @@ def end_left_open(session: Session, records: Collection[TrialRecord]) -> list[st
     """Write the end, and the metrics of the last epoch, of each trial that has ended and whose run in MLflow has not,
     or is not there; return a line for the user, if there is such a trial.
 
-    session: of a sweep that was gone on with. What this process has ended, or a store that has not been reached, is
-    left out.
+    session: of a sweep that was gone on with. What this process has ended, a run that was deleted in MLflow, and a
+    store that has not been reached, are left out.
     """
     tree, writer = session.begun(), session.writer
     runs = tree.children if tree is not None else {}
@@ -28,6 +29,9 @@ def end_left_open(session: Session, records: Collection[TrialRecord]) -> list[st
         and record.trial.trial_id not in writer.ended
         and runs.get(record.trial.trial_id, NONE).ending != record.outcome
     ]
+    if tree is not None and (gone := {record.trial.trial_id for record in told} - runs.keys()):
+        deleted = _deleted(tree, gone)
+        told = [record for record in told if record.trial.trial_id not in deleted]
     if tree is None or not told:
         return []
     for record in told:
@@ -41,3 +45,14 @@ def end_left_open(session: Session, records: Collection[TrialRecord]) -> list[st
         f"MLflow: {len(told):,} trials that an earlier start has ended had not ended there; their ends and last metrics"
         " are written again, epochs before these are lost"
     ]
+
+
+def _deleted(tree: RunTree, gone: set[str]) -> set[str]:
+    """Return the trials, of those without a run, whose runs were deleted in MLflow; all if it does not answer, for a
+    later start asks again."""
+    query = f"tags.`{PARENT}` = '{tree.run_id}'"
+    try:
+        runs = all_runs(tree.mlflow, tree.experiment_id, query, deleted=True)
+    except Exception:  # noqa: BLE001 - MLflow raises errors of all layers below it
+        return gone
+    return gone & {run.data.tags.get("raygpu.trial_id") for run in runs}

@@ -41,12 +41,18 @@ def _metrics(run: Any) -> Any:
     return run.data.to_proto().metrics
 
 
-def all_runs(mlflow: Any, experiment_id: str, query: str) -> list[Any]:
-    """Return all runs of a query: a run that is deleted between two pages would move another one out of sight."""
+def all_runs(mlflow: Any, experiment_id: str, query: str, *, deleted: bool = False) -> list[Any]:
+    """Return all runs of a query: a run that is deleted between two pages would move another one out of sight.
+
+    deleted: whether to return the deleted runs in place of the others.
+    """
+    from mlflow.entities import ViewType
+
+    view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
     runs: list[Any] = []
     token = None
     while True:
-        page = mlflow.search_runs([experiment_id], query, max_results=500, page_token=token)
+        page = mlflow.search_runs([experiment_id], query, view, max_results=500, page_token=token)
         runs += page
         if not (token := page.token):
             return runs

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from raygpu.config import SweepConfig
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trial_record import TrialRecord
+from raygpu.tracking import left_open
 from raygpu.tracking.left_open import end_left_open
 from raygpu.tracking.session import SweepSession, open_store
 from raygpu.tracking.writer import CpuLimit
 from tests.tracking.services import children, epoch, eventually, losses, trial
 
 
-def test_the_ends_that_were_lost_with_a_machine_are_told_again(
-    new_store: Callable[[Path], str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def session(new_store: Callable[[Path], str], tmp_path: Path) -> Callable[[], SweepSession]:
+    """A start of one sweep."""
     config = SweepConfig.model_validate(
         {
             "experiment": "a:b",
@@ -29,26 +32,27 @@ def test_the_ends_that_were_lost_with_a_machine_are_told_again(
     folder = RunDirectory.create(tmp_path / "runs", "night")
     folder.write_config(config, tmp_path)
 
-    def begun() -> SweepSession:
-        return SweepSession(config, folder, open_store(config), cpus=CpuLimit(1.0))
+    return lambda: SweepSession(config, folder, open_store(config), cpus=CpuLimit(1.0))
 
+
+def test_the_ends_that_were_lost_with_a_machine_are_told_again(session: Callable[[], SweepSession]) -> None:
     records = [
         TrialRecord(trial(index), status, epochs=2, metrics=dict(epoch(2, 2.0).metrics), rgu_hours=1.5, error=error)
         for index, (status, error) in enumerate([("finished", None)] * 3 + [("failed", "Traceback"), ("stopped", None)])
     ]
-    session = begun()
+    first = session()
     for record in records[:2]:
-        session.writer.begin(record.trial)
-        session.writer.epochs(record.trial.trial_id, [epoch(1, 1.0)])
-    session.writer.epochs("t0000", [epoch(2, 2.0)])
-    session.writer.end(records[0])
-    session.writer.begin(records[4].trial)
-    session.writer.end(TrialRecord(records[4].trial, "interrupted"))
-    assert session.writer.close(60) == 0
+        first.writer.begin(record.trial)
+        first.writer.epochs(record.trial.trial_id, [epoch(1, 1.0)])
+    first.writer.epochs("t0000", [epoch(2, 2.0)])
+    first.writer.end(records[0])
+    first.writer.begin(records[4].trial)
+    first.writer.end(TrialRecord(records[4].trial, "interrupted"))
+    assert first.writer.close(60) == 0
     lost = [record.trial.trial_id for record in records[1:]]
-    before = session.writer.ready(0).mlflow.get_run(children(session.writer.ready(0))["t0000"].info.run_id)
+    before = first.writer.ready(0).mlflow.get_run(children(first.writer.ready(0))["t0000"].info.run_id)
 
-    again = begun()
+    again = session()
     tree = again.tree()
     assert tree is not None
     running = TrialRecord(trial(5), "running")
@@ -67,7 +71,31 @@ def test_the_ends_that_were_lost_with_a_machine_are_told_again(
     assert losses(tree, runs["t0001"]) == [(1, 1.0), (2, 2.0)]
     assert losses(tree, runs["t0002"]) == [(2, 2.0)]
     assert again.writer.close(60) == 0
-    third = begun()
+    third = session()
     assert third.tree() is not None
     assert end_left_open(third, records) == []
     third.writer.close(60)
+
+
+def test_a_run_that_was_deleted_in_mlflow_is_not_created_again(
+    session: Callable[[], SweepSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [TrialRecord(trial(index), "finished", epochs=1, metrics={"train/loss": 1.0}) for index in range(3)]
+    first = session()
+    for record in records[:2]:
+        first.writer.begin(record.trial)
+        first.writer.end(record)
+    assert first.writer.close(60) == 0
+    tree = first.writer.ready(0)
+    tree.mlflow.delete_run(children(tree)["t0001"].info.run_id)
+
+    again = session()
+    assert again.tree() is not None
+    with monkeypatch.context() as away:
+        away.setattr(left_open, "all_runs", lambda *_, **__: 1 / 0)
+        assert end_left_open(again, records) == [], "a store that does not answer"
+    (line,) = end_left_open(again, records)
+    assert line.startswith("MLflow: 1 trials that an earlier start has ended")
+    assert again.writer.close(60) == 0
+    assert sorted(children(tree)) == ["t0000", "t0002"]
+    assert end_left_open(session(), records[:2]) == []
