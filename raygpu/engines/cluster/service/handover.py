@@ -25,7 +25,7 @@ from raygpu.storage import is_job
 
 SWITCH = "RAYGPU_SERVICE"
 """Variable that keeps a command off the service, if it is "off"."""
-PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
+PASSED_ON = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
 ANSWER_S = 2.0
 LOST = 137
 """Exit code where the command's process was killed."""
@@ -119,7 +119,8 @@ def _exit_code(connection: Connection) -> int:
 
 @contextmanager
 def _passed_on(pid: int) -> Iterator[list[int]]:
-    """Pass the signals of a terminal on to a process meanwhile, which also stops and goes on with this one.
+    """Pass the signals of a terminal on to a process meanwhile, which also stops and goes on with this one. Both go on
+    where the terminal is closed, which sends SIGHUP: the process may not ignore it yet.
 
     Yields the list of the signals that may have ended it.
     """
@@ -127,7 +128,7 @@ def _passed_on(pid: int) -> Iterator[list[int]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         """Pass a signal on."""
-        if number not in (signal.SIGWINCH, signal.SIGCONT, signal.SIGHUP):
+        if number not in (signal.SIGWINCH, signal.SIGCONT):
             passed.append(number)
         with suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -139,6 +140,8 @@ def _passed_on(pid: int) -> Iterator[list[int]]:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     handlers: dict[int, Any] = {getattr(signal, name): handle for name in PASSED_ON} | {signal.SIGTSTP: stop}
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        handlers[signal.SIGHUP] = signal.SIG_IGN
     ignored = [number for number in handlers if signal.getsignal(number) is signal.SIG_IGN]
     before = {number: signal.signal(number, handlers[number]) for number in handlers if number not in ignored}
     try:
