@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from raygpu.records.set_records import SetRecord
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult
 from raygpu.tracking.runs import PARENT, RunTree
@@ -13,12 +14,13 @@ from raygpu.tracking.trial_runs import Child, all_runs
 NONE = Child("")
 
 
-def end_left_open(session: Session, records: Collection[TrialRecord]) -> list[str]:
+def end_left_open(session: Session, records: Collection[TrialRecord], sets: Collection[SetRecord] = ()) -> list[str]:
     """Write the end, and the metrics of the last epoch, of each trial that has ended and whose run in MLflow has not,
     or is not there; return a line for the user, if there is such a trial.
 
     session: of a sweep that was gone on with. What this process has ended, a run that was deleted in MLflow, and a
-    store that has not been reached, are left out.
+    store that has not been reached, are left out. sets: of repeats or folds, whose metrics are written again too where
+    they are complete.
     """
     tree, writer = session.begun(), session.writer
     runs = tree.children if tree is not None else {}
@@ -41,6 +43,10 @@ def end_left_open(session: Session, records: Collection[TrialRecord]) -> list[st
         if run.last_epoch < record.epochs:
             writer.epochs(record.trial.trial_id, [EpochResult(record.epochs, record.metrics)])
         writer.end(record)
+    set_metrics = {each.set_id: each.metrics() for each in sets if each.is_complete}
+    for record in told:
+        if (metrics := set_metrics.get(record.trial.set_id)) is not None:
+            writer.metrics(record.trial.trial_id, metrics)
     return [
         f"MLflow: {len(told):,} trials that an earlier start has ended had not ended there; their ends and last metrics"
         " are written again, epochs before these are lost"

@@ -225,7 +225,8 @@ class SweepUnderWay:
         )
         self._take_noted_score()
         if self.resuming:
-            self.console.lines(end_left_open(self.session, list(records.by_id.values())))
+            sets = records.sets() if not records.repetition.is_single else []
+            self.console.lines(end_left_open(self.session, list(records.by_id.values()), sets))
         self._log_incomplete_sets()
         self._tag_front()
         self.session.writer.finish()  # what waits is delivered while Ray ends

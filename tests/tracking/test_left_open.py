@@ -9,6 +9,8 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.set_records import ranked_sets
+from raygpu.search.repeats import Repetition
 from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking import left_open
 from raygpu.tracking.left_open import end_left_open
@@ -99,3 +101,24 @@ def test_a_run_that_was_deleted_in_mlflow_is_not_created_again(
     assert again.writer.close(60) == 0
     assert sorted(children(tree)) == ["t0000", "t0002"]
     assert end_left_open(session(), records[:2]) == []
+
+
+def test_the_metrics_of_a_set_are_told_again_with_its_trainings_ends(session: Callable[[], SweepSession]) -> None:
+    config = SweepConfig.model_validate(
+        {"experiment": "a:b", "metric": "score", "trials": 2, "repeats": 2, "space": {"x": 1}}
+    )
+    repetition = Repetition.of(config)
+    records = [
+        TrialRecord(repetition.training(trial(index), number, 0), "finished", epochs=1, score=score)
+        for index in range(2)
+        for number, score in enumerate((1.0, 3.0))
+    ]
+    sets = ranked_sets([*records[:2], records[2]], repetition, maximize=True)
+    assert session().writer.close(60) == 0
+    again = session()
+    tree = again.tree()
+    assert tree is not None
+    end_left_open(again, records[:3], sets)
+    assert again.writer.close(60) == 0
+    scores = [run.data.metrics.get("set/score") for _, run in sorted(children(tree).items())]
+    assert scores == [2.0, 2.0, None], "the second set lacks a training"
