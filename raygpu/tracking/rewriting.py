@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,13 +49,15 @@ def has_run(tree: RunTree, run_id: str) -> bool:
         raise client.fault(tree.uri, error) from error
 
 
-def replace_lost(tree: RunTree, folder: RunDirectory, config: ProblemConfig, lost: str) -> str:
+def replace_lost(
+    tree: RunTree, folder: RunDirectory, config: ProblemConfig, lost: str, advance: Callable[[], None] = lambda: None
+) -> str:
     """Write a run again that the store has lost, into the one that was begun in its place; return a line for the user.
 
-    lost: id of the run. Raises TrackingError.
+    lost: id of the run. advance: called after each trial. Raises TrackingError.
     """
     num_left = len(tree.children)
-    count = write_again(tree, folder, config)
+    count = write_again(tree, folder, config, advance)
     extent = f"{count:,} trials" if isinstance(config, SweepConfig) else "its epochs"
     left = f" the runs of {num_left:,} trials belong to it now," if num_left else ""
     return (
@@ -64,12 +66,15 @@ def replace_lost(tree: RunTree, folder: RunDirectory, config: ProblemConfig, los
     )
 
 
-def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> int:
+def write_again(
+    tree: RunTree, folder: RunDirectory, config: ProblemConfig, advance: Callable[[], None] = lambda: None
+) -> int:
     """Write what the run's folder holds, and its journal and the trials' runs lack, to a new run: each trial's
     parameters, the metrics of its epochs that the timeline keeps, and its status. Return the number of trials without
     a run.
 
-    config: of the run. What was written before is not written twice. Raises TrackingError.
+    config: of the run. advance: called after each trial. What was written before is not written twice. Raises
+    TrackingError.
     """
     run_timeline = timeline.read(folder.timeline)
     waiting = _waiting(folder)
@@ -97,6 +102,7 @@ def write_again(tree: RunTree, folder: RunDirectory, config: ProblemConfig) -> i
             tree.log(child.run_id, tags=score)
             tree.finish(child.run_id, ENDINGS[row.status], ended_ms)
             tree.children[trial_id] = replace(child, has_ended=True, ending=row.status)
+        advance()
     training = _points(
         run_timeline.curves.get(timeline.TRAINING, {}), run_timeline.ended_s.get(timeline.TRAINING, {}), set()
     )

@@ -160,10 +160,12 @@ class RunTree:
         return dict(self.children)
 
     @_guarded
-    def adopt_trials(self, lost: str, run_id: str) -> None:
-        """Put the trials' runs of a parent run that was deleted, and them not with it, below another one."""
+    def adopt_trials(self, lost: str, run_id: str, advance: Callable[[], None] = lambda: None) -> None:
+        """Put the trials' runs of a parent run that was deleted, and them not with it, below another one; call
+        `advance` after each."""
         for run in self._trial_runs(lost):
             self.mlflow.set_tag(run.info.run_id, PARENT, run_id)
+            advance()
 
     @_guarded
     def forget_twins(self, key: str) -> None:

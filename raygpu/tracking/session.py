@@ -92,12 +92,15 @@ class Session(ABC):
         self._lines: list[str] = []
         self._lost: str | None = run_state.get(LOST_RUN)
         """Id of the run that the store has lost, until it is written again; None without such a run."""
+        self._num_begun = 0
+        """Number of runs taken over, and of trials written again, in the place of a lost run."""
         self.writer = Spool(folder.journal) if self.spools else NullWriter()
         if tree is not None:
             if not self._may_exist:
                 folder.write_run({"mlflow_key": self._key})
             opened = tree if callable(tree) else lambda: tree
-            self.writer = Writer(lambda: self._begin(opened()), folder.journal, cpus=cpus)
+            begin, num_begun = lambda: self._begin(opened()), lambda: self._num_begun
+            self.writer = Writer(begin, folder.journal, cpus=cpus, num_begun=num_begun)
 
     def _begin(self, tree: RunTree) -> RunTree:
         """Begin the run, or go on with it; called in the writer's thread, again until it succeeds."""
@@ -116,14 +119,14 @@ class Session(ABC):
             tree.keep(now=True)  # a run whose id is noted is found by every later start
             self._note_run_id(begun)
         if self._lost is not None:
-            tree.adopt_trials(self._lost, begun)
+            tree.adopt_trials(self._lost, begun, self._advance)
         if may_exist:
             tree.resume_run(begun)
             tree.forget_twins(self._key)
         self.run_id = begun
         self._present(tree, begun)
         if self._lost is not None:
-            self._lines.append(replace_lost(tree, self.folder, self.config, self._lost))
+            self._lines.append(replace_lost(tree, self.folder, self.config, self._lost, self._advance))
             self.folder.write_run({LOST_RUN: None})
             self._lost = None
         try:
@@ -131,6 +134,9 @@ class Session(ABC):
         except TrackingError as error:  # runs and metrics can be kept where files cannot
             self._lines.append(str(error))
         return tree
+
+    def _advance(self) -> None:
+        self._num_begun += 1
 
     def _present(self, tree: RunTree, run_id: str) -> None:
         """Write how MLflow's pages present the run while it goes on. Raises TrackingError."""

@@ -68,12 +68,14 @@ class Writer(TrialWriter):
         journal: Path,
         interval_s: float = 0.5,
         cpus: CpuLimit | None = None,
+        num_begun: Callable[[], int] = lambda: 0,
     ) -> None:
         """Start the thread. tree: the run tree, or a function that opens it, called in the thread until it succeeds.
 
         journal: file of the waiting writes. Writes that an earlier writer left there are delivered first; `tree` then
         has its run resumed. interval_s: shortest time for which writes gather. cpus: limit of the CPU time;
-        default: of a thread that has little to write. Raises TrackingError if the journal cannot be read.
+        default: of a thread that has little to write. num_begun: number of parts that the store has taken while `tree`
+        opens it. Raises TrackingError if the journal cannot be read.
         """
         super().__init__()
         self.faults: list[str] = []
@@ -107,6 +109,7 @@ class Writer(TrialWriter):
         self.interrupted = False
         """Whether Ctrl-C has ended the wait for the deliveries."""
         self._undelivered: int | None = None
+        self._num_begun = num_begun
         self._taken = 0
         """Number of parts of writes that the store has taken so far: while it grows, deliveries make progress."""
         self._thread = threading.Thread(target=self._run, args=(tree,), name="raygpu-tracking", daemon=True)
@@ -161,17 +164,20 @@ class Writer(TrialWriter):
     def _await(self, patience_s: float, say: Callable[[str], None]) -> None:
         """Wait for the thread's end, or until the store has taken nothing for `patience_s`."""
         first, began = self.waiting, time.monotonic()
-        num_taken, moved, said = self._taken, began, began
+        num_taken, moved, said = self._progress(), began, began
         while self._thread.is_alive():
             now = time.monotonic()
-            if self._taken != num_taken:
-                num_taken, moved = self._taken, now
+            if (progress := self._progress()) != num_taken:
+                num_taken, moved = progress, now
             elif now - moved >= patience_s:
                 return
             if now - said >= SAY_S:
                 said = now
                 say(self._left(first, now - began, now - moved))
             self._thread.join(min(TICK_S, max(0.0, moved + patience_s - now)))
+
+    def _progress(self) -> int:
+        return self._taken + self._num_begun()
 
     def _left(self, first: int, waited_s: float, idle_s: float) -> str:
         """Return a line on what is still to be delivered, and how fast that goes."""

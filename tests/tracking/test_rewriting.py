@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.rewriting import replace_lost, write_again
 from raygpu.tracking.runs import RunTree
+from raygpu.tracking.session import SweepSession, open_store
 from raygpu.tracking.values import MetricValue
+from raygpu.tracking.writer import CpuLimit
 from tests.tracking.services import children
+from tests.tracking.services import trial as numbered
 
 
 @pytest.mark.parametrize(("repeats", "folds"), [(1, None), (2, None), (1, 3), (2, 3)])
@@ -90,3 +94,27 @@ def test_the_trials_of_a_deleted_parent_run_are_kept_and_completed(last: int, tr
         ("a", "t0002"): [], ("score", "t0002"): [1, 2, 3],
     }  # fmt: skip
     assert {name: child.last_epoch for name, child in again.children.items()} == dict.fromkeys(runs, 3)
+
+
+def test_runs_that_are_taken_over_are_progress(
+    new_store: Callable[[Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"experiment": "a:b", "metric": "score", "trials": 8, "space": {"x": 1}}
+    config = SweepConfig.model_validate({**values, "tracking": {"uri": new_store(tmp_path)}})
+    folder = RunDirectory.create(tmp_path / "runs", "night")
+    folder.write_config(config, tmp_path)
+    first = SweepSession(config, folder, open_store(config), cpus=CpuLimit(1.0))
+    for index in range(8):
+        first.writer.begin(numbered(index))
+    assert first.writer.close(60) == 0
+    lost = first.writer.ready(0)
+    lost.mlflow.delete_run(lost.run_id)
+
+    tree = open_store(config)
+    assert tree is not None
+    set_tag = tree.mlflow.set_tag
+    monkeypatch.setattr(tree.mlflow, "set_tag", lambda *tag: time.sleep(0.5) or set_tag(*tag))
+    again = SweepSession(config, folder, tree, cpus=CpuLimit(1.0))
+    again.writer.end(TrialRecord(numbered(0), "finished"))
+    assert again.writer.close(2) == 0
+    assert len(children(tree)) == 8
