@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from raygpu.errors import one_line
 from raygpu.records.whole_files import append_lines
 from raygpu.search.trials import EpochResult
 
@@ -146,7 +147,7 @@ class Timeline:
             try:
                 append_lines(self._path, "\n".join(self._lines) + "\n")
             except OSError as error:
-                self._fault = error.strerror
+                self._fault = error.strerror or one_line(error)
                 return
             self._lines.clear()
 
