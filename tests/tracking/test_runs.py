@@ -179,7 +179,7 @@ def test_no_trial_is_lost_where_a_twin_is_deleted(tree: RunTree, monkeypatch: py
     monkeypatch.setattr(
         tree.mlflow,
         "search_runs",
-        lambda ids, query, max_results, page_token: search(ids, query, max_results=2, page_token=page_token),
+        lambda ids, query, view, max_results, page_token: search(ids, query, view, 2, page_token=page_token),
     )
     assert sorted(tree.resume_run(tree.run_id)) == [f"t{index:04d}" for index in range(6)]
 
