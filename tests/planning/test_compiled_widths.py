@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.planning.array_tiles import COMPILE_S, IDLE, LEAST_S, compiling, covered, load_repays, padded, serves
+from raygpu.planning.array_tiles import IDLE, compiling, covered, load_repays, padded, serves
 
 
 @given(st.integers(1, 512))
@@ -31,19 +31,6 @@ def test_loading_repays_earlier_than_compiling() -> None:
     assert load_repays(0.5)
     assert not load_repays(0.01)
     assert compiling("cpu", 0.5, keeps=True, first=False) == "never"
-
-
-@pytest.mark.parametrize(
-    ("eager_s", "keeps", "expected"),
-    [
-        (LEAST_S, True, "spare"),
-        (3 * COMPILE_S["cpu"], True, "beside"),
-        (3 * COMPILE_S["cpu"], False, "now"),
-        (LEAST_S, False, "never"),
-    ],
-)
-def test_a_step_is_compiled_beside_the_training_where_it_is_kept(eager_s: float, keeps: bool, expected: str) -> None:
-    assert compiling("cpu", eager_s, keeps=keeps, first=False) == expected
 
 
 def test_kept_widths_cover_what_lies_between_them() -> None:

@@ -44,15 +44,16 @@ def test_what_a_shell_ignores_stays_ignored() -> None:
 
 def test_a_lost_terminal_ends_no_command_but_a_handler_of_the_caller_stays() -> None:
     heard: list[int] = []
-    with outlives_terminal():
-        os.kill(os.getpid(), signal.SIGHUP)
-    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
-    signal.signal(signal.SIGHUP, lambda number, _: heard.append(number))
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts these tests with it ignored
     try:
         with outlives_terminal():
             os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+        signal.signal(signal.SIGHUP, lambda number, _: heard.append(number))
+        with outlives_terminal():
+            os.kill(os.getpid(), signal.SIGHUP)
     finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, before)
     assert heard == [signal.SIGHUP]
 
 
