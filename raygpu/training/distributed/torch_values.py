@@ -170,8 +170,10 @@ class TorchValues:
         (outputs, *others), shares, scales = self._held, torch.from_numpy(fit_shares(len(chosen))), None
         for length in OUTPUT_STEPS:
             gradients = self._gradients_of_outputs(outputs, *others)
-            scales = [_scale(each, shares) for each in gradients] if scales is None else scales
             leaves, layout = tree_flatten(outputs)
+            if scales is None:  # rows that are one, as those of learned weights of losses, stay so
+                pairs = zip(leaves, gradients, strict=True)
+                scales = [_scale(each, shares * (leaf.stride(0) != 0)) for leaf, each in pairs]
             moved = [leaf - length * scale * each for leaf, each, scale in zip(leaves, gradients, scales, strict=True)]
             outputs = tree_unflatten([each.to(leaf) for leaf, each in zip(leaves, moved, strict=True)], layout)
             self._held = outputs, *others

@@ -57,6 +57,22 @@ def step_on_confident_of_all(self: Any, model: Any, inputs: Any, targets: Any, h
     return supervised + second.mean()
 
 
+class Weighted(nn.Module):
+    """A model that returns a learned weight beside its outputs, once for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.weight = nn.Linear(64, 10), nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: Any) -> dict[str, Any]:
+        return {"logits": self.linear(inputs), "weight": self.weight.expand(len(inputs), 1)}
+
+
+def weighted(self: Any, outputs: Any, targets: Any) -> Any:
+    weight = outputs["weight"][0, 0]
+    return functional.cross_entropy(outputs["logits"], targets) * (-weight).exp() + weight
+
+
 REFUSED = {
     "hard samples": {"loss": mean_of_hard},
     "hard samples, of large outputs": {"loss": mean_of_far},
@@ -68,6 +84,7 @@ ACCEPTED = {
     "hard samples as a Mean in a step": {
         "training_step": lambda self, model, inputs, targets, hp: Mean(*hard(model(inputs), targets))
     },
+    "a learned weight": {"model": lambda self, hp: Weighted(), "loss": weighted},
     "confident samples as a mean over all in a step": {"training_step": step_on_confident_of_all},
     "shares": {
         "model": lambda self, hp: nn.Sequential(nn.Linear(64, 10), nn.Softmax(dim=1)),
