@@ -149,12 +149,7 @@ class ArrayCache:
         )
         try:
             self._processes.append(start(request, self._environment))
-        except (
-            OSError,
-            TypeError,
-            AttributeError,
-            pickle.PicklingError,
-        ) as error:  # no process, or a source that cannot be pickled
+        except (OSError, TypeError, AttributeError, pickle.PicklingError) as error:  # no process, or no pickle of it
             return one_line(error)[:200]
         return None
 
