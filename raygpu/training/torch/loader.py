@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -111,7 +113,8 @@ class Loader:
 
         started = time.perf_counter()
         self._plan.requests = noted()
-        batches = iter(self._started())
+        with garbage_kept_in_children():
+            batches = iter(self._started())
         while self._turn == turn:
             answer = self._next(batches)
             self.waited_s += time.perf_counter() - started
@@ -160,6 +163,19 @@ class Loader:
         if self._torchs is not None:
             end_processes(self._torchs)
         self._torchs = None
+
+
+@contextmanager
+def garbage_kept_in_children() -> Iterator[None]:
+    """Keep what exists now from the garbage collection of the processes that are forked meanwhile.
+
+    CUDA ends a forked process that frees a tensor of a GPU.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -188,6 +189,42 @@ def test_a_process_that_ends_by_itself_ends_the_training() -> None:
     with pytest.raises(SampleError, match=r"^the processes that read samples have failed: "):
         solo.run_epoch()
     solo.close()
+
+
+class Collecting(Vectors):
+    """Collects garbage in the process that reads."""
+
+    def __getitem__(self, row: int) -> Any:
+        gc.collect()
+        return super().__getitem__(row)
+
+
+class Garbage:
+    """Refers to itself, and to a tensor of a GPU if there is one; says where it was freed."""
+
+    def __init__(self, freed_in: Path) -> None:
+        self.me, self.freed_in, self.pid = self, freed_in, os.getpid()
+        self.tensor = torch.ones(3, device="cuda" if torch.cuda.is_available() else "cpu")
+
+    def __del__(self) -> None:
+        self.freed_in.write_text("here" if os.getpid() == self.pid else "in a process that reads")
+
+
+def test_a_process_that_reads_frees_nothing_of_its_parent(tmp_path: Path) -> None:
+    """A forked one ends if it frees a tensor of a GPU."""
+    samples = columns_of(dataset_splits(Collecting(8), Vectors(8), num_workers=1, cache=False).train_inputs)[0].samples
+    reading = Loader({"train": samples}, CPU, threads=2)
+    gc.disable()
+    try:
+        Garbage(tmp_path / "freed")
+        batches = list(reading.batches("train", iter([BatchRequest("train", np.arange(4), 1)])))
+        reading.close()
+        assert len(batches) == 1
+        assert not (tmp_path / "freed").exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / "freed").read_text() == "here"
 
 
 def test_the_time_that_a_training_waits_is_measured() -> None:
