@@ -43,6 +43,13 @@ BY_HAND_TRIALS = (32, 64)
 """How many trials the sweep by hand is measured at."""
 PLAIN_TRIALS = (16, 32)
 """And the plain loop."""
+WAYS = {
+    "by hand": "by hand with MLflow callback / fused (goal >= 30)",
+    "by hand, reuse_actors": "by hand with MLflow callback and reuse_actors / fused (goal >= 13)",
+    "plain loop": "plain loop, nothing tracked / fused (goal >= 4)",
+    "plain loop, denormals flushed": "plain loop with denormals flushed / fused",
+}
+"""What a fused sweep's command is compared with, each with the name of its ratio."""
 MANY_TRIALS = (100, 1_000, 10_000)
 MANY_EPOCHS = 5
 GRACE_EPOCHS, REDUCTION = 2, 3.0
@@ -61,6 +68,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20, help="command, halving: of each trial")
     parser.add_argument("--fraction", type=float, default=0.2, help="command: of the GPU, for each trial by hand")
     parser.add_argument("--by-hand", default=",".join(map(str, BY_HAND_TRIALS)), help="command: trials measured at")
+    parser.add_argument("--ways", default=";".join(WAYS), help="command: what the fused sweep is compared with")
     parser.add_argument("--plain", default=",".join(map(str, PLAIN_TRIALS)), help="command: trials measured at")
     parser.add_argument("--most", type=int, default=max(MANY_TRIALS), help="many: the largest number of trials")
     parser.add_argument("--array", type=int, default=64, help="halving: members of the array")
@@ -123,9 +131,10 @@ def command(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "plain loop": lambda i: extended(plain, plain_counts),
         "plain loop, denormals flushed": lambda i: extended(lambda n: plain(n, "--flush-denormal"), plain_counts),
     }
+    chosen = arguments.ways.split(";")
     rounds = []
     for number in range(arguments.rounds):
-        order = list(ways) if number % 2 == 0 else list(reversed(ways))
+        order = chosen if number % 2 == 0 else chosen[::-1]
         found: dict[str, Any] = {"fused": []}
         for way in order:
             found["fused"].append(raygpu(f"fused-{number}-{len(found['fused'])}"))
@@ -142,12 +151,7 @@ def command(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         f" measured_s, and extended to {arguments.trials} trials by the straight line through both",
         "rounds": rounds,
         "stages": stages([own for found in rounds for own in found["fused"]]),
-        "ratios": {
-            "command: by hand with MLflow callback / fused (goal >= 30)": of("by hand"),
-            "command: by hand with MLflow callback and reuse_actors / fused (goal >= 13)": of("by hand, reuse_actors"),
-            "command: plain loop, nothing tracked / fused (goal >= 4)": of("plain loop"),
-            "command: plain loop with denormals flushed / fused": of("plain loop, denormals flushed"),
-        },
+        "ratios": {f"command: {WAYS[way]}": of(way) for way in chosen},
     }
 
 

@@ -24,6 +24,7 @@ def epochs(config: dict[str, Any], data: Any) -> Iterator[dict[str, float]]:
 
     torch.set_num_threads(1)
     torch.manual_seed(config["seed"])
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
     train_x, train_y = torch.tensor(data.train_inputs), torch.tensor(data.train_targets)
     test_x, test_y = torch.tensor(data.validation_inputs), torch.tensor(data.validation_targets)
     model = nn.Sequential(nn.Linear(64, config["hidden"]), nn.ReLU(), nn.Linear(config["hidden"], 10))
