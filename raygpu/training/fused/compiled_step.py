@@ -11,6 +11,10 @@ strides.
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -86,10 +90,10 @@ def compiled_in_memory(eager_step: EagerStep, arguments: Arguments) -> Callable[
 
 
 def compile_step(eager_step: EagerStep, arguments: Arguments, package: Path) -> None:
-    """Compile the step of these arguments' shapes into a file, without taking it. Raises any exception of the compiler.
+    """Compile the step of these arguments' shapes into a file, without taking it.
 
     Call it where the step would be called: inside `Program.training`, with the number of threads that the step will
-    have.
+    have. Raises any exception of the compiler, and RuntimeError where the file ends a process that loads it.
     """
     graph, tensors = traced_step(eager_step, arguments), _flat(arguments)
 
@@ -106,6 +110,22 @@ def compile_step(eager_step: EagerStep, arguments: Arguments, package: Path) -> 
         torch._inductor.aoti_compile_and_package(
             exported, package_path=str(package), inductor_configs={**FAST_TO_COMPILE, **IN_ORDER}
         )
+    require_loadable(package)
+
+
+def require_loadable(package: Path) -> None:
+    """Raise RuntimeError if a process that loads the file does not live on.
+
+    Compilers that link a second copy of the C++ library into it make such files. It costs the import of torch.
+    """
+    load = "import pathlib, sys; from raygpu.training.torch.torch_private_api import load_package"
+    command = [sys.executable, "-c", f"{load}; load_package(pathlib.Path(sys.argv[1]))", str(package)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        words = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        reason = signal.Signals(-done.returncode).name if done.returncode < 0 else words[0]
+        raise RuntimeError(f"a process that loads what the C++ compiler of this machine has made ends: {reason}")
 
 
 def traced_step(eager_step: EagerStep, arguments: Arguments) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from raygpu.training.fused import array_cache, compile_process, width
 from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.compile_process import CompileRequest, compile_and_keep
+from raygpu.training.fused.compiled_step import require_loadable
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.width import settle, take_compiled
 from raygpu.training.torch.experiment import TorchExperiment
@@ -167,6 +169,20 @@ def test_a_sweep_of_short_arrays_compiles_once_they_add_up(
         "step of 10 trials at once is compiled once this worker has ended, for later sweeps",
         "step of 10 trials at once is being compiled in the background, and for later sweeps",
     ]
+
+
+def test_a_file_that_ends_the_process_that_loads_it_is_told(compiled: Path, tmp_path: Path) -> None:
+    """As one does that has a second copy of the C++ library in it."""
+    code, library, ending = (tmp_path / name for name in ("ends.c", "ends.so", "ending.pt2"))
+    code.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void end(void) { abort(); }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", code, "-o", library], check=True)
+    with ZipFile(program(compiled)) as package, ZipFile(ending, "w") as other:
+        for member in package.infolist():
+            is_library = member.filename.endswith(".so")
+            other.writestr(member, library.read_bytes() if is_library else package.read(member))
+    with pytest.raises(RuntimeError, match=r"^a process that loads what .* has made ends: SIGABRT$"):
+        require_loadable(ending)
+    require_loadable(program(compiled))
 
 
 def test_a_damaged_step_is_compiled_anew(folder: Path, compilations: list[int]) -> None:
