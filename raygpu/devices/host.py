@@ -10,15 +10,13 @@ from pathlib import Path
 
 import psutil
 
-from raygpu.devices import nvml
+from raygpu.devices import control_group, nvml
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.nvml import GIB, Gpu
 from raygpu.devices.rgu import rgu
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node
-
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def node(num_gpus: int) -> Node:
@@ -88,15 +86,11 @@ def described(gpus: Sequence[Gpu]) -> Node:
 
 
 def num_cpus() -> int:
-    """Return the number of CPUs for this process, by its affinity, its Slurm job and its control group's quota
-    (cgroup v2)."""
+    """Return the number of CPUs for this process, by its affinity, its Slurm job and its control groups' quota."""
     affinity = len(os.sched_getaffinity(0))
     allowed = min(affinity, allocation().num_cpus or affinity)
-    try:
-        quota, period = (CGROUP / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return allowed
-    return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+    quota = control_group.cpu_quota()
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def cpu_name() -> str:
@@ -109,22 +103,9 @@ def cpu_name() -> str:
 
 
 def available_memory_gib() -> float:
-    """Return the available host memory in GiB, bounded by the Slurm job's, and by the rest of the control group's limit
-    (cgroup v2)."""
+    """Return the available host memory in GiB, bounded by the Slurm job's, and by the rest of the control groups'
+    limits."""
     available = psutil.virtual_memory().available / GIB
     available = min(available, allocation().memory_gib or available)
-    try:
-        limit = (CGROUP / "memory.max").read_text().strip()
-        current = int((CGROUP / "memory.current").read_text()) - _page_cache()
-    except (OSError, ValueError):
-        return available
-    return available if limit == "max" else min(available, (int(limit) - current) / GIB)
-
-
-def _page_cache() -> int:
-    """Return the bytes of cached files that the kernel gives up at once: counted as used, but available."""
-    for line in (CGROUP / "memory.stat").read_text().splitlines():
-        name, _, amount = line.partition(" ")
-        if name == "inactive_file":
-            return int(amount)
-    return 0
+    rest = control_group.available_bytes()
+    return available if rest is None else min(available, rest / GIB)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SETTINGS = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of NVML, by which raygpu and Ray number GPUs; CUDA's is by speed
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "180",  # ten processes: a cold machine of two cores takes its time
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

@@ -62,6 +62,7 @@ def test_what_goes_along(tmp_path: Path) -> None:
     assert [Path(module).name for module in found["py_modules"]] == ["raygpu"]
     assert "/runs/" in found["excludes"]
     assert not any("KEY" in name or "TOKEN" in name for name in found["env_vars"])
+    assert found["env_vars"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "the GPUs that Ray and NVML count"
 
 
 def test_all_of_raygpu_goes_along() -> None:
