@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import configparser
 import importlib.util
 import os
 import re
@@ -119,9 +120,13 @@ def _check_database(uri: str, kind: str) -> None:
 
 
 def _check_server(uri: str) -> None:
-    """Ask an MLflow server for its health, which needs no credentials, and for its experiments, which may need them."""
+    """Ask an MLflow server for its health, which needs no credentials, and for its experiments, which may need them.
+
+    Requests that MLflow signs by a plug-in or for AWS are left to MLflow.
+    """
     base, headers = _request(uri)
-    for path in ("/health", "/api/2.0/mlflow/experiments/search?max_results=1"):
+    is_signed = os.environ.get("MLFLOW_TRACKING_AUTH") or _is_true("MLFLOW_TRACKING_AWS_SIGV4")
+    for path in ("/health",) if is_signed else ("/health", "/api/2.0/mlflow/experiments/search?max_results=1"):
         api = path.startswith("/api")
         try:
             request = urllib.request.Request(base + path, headers=headers)
@@ -129,7 +134,7 @@ def _check_server(uri: str) -> None:
                 if api and "json" not in response.headers.get("Content-Type", ""):
                     raise _fault(uri, "something answers there, but not an MLflow server; check host, port and path")
         except urllib.error.HTTPError as error:
-            if error.code in (401, 403):
+            if error.code in (401, 403) and not is_signed:
                 raise _refused(uri, error, credentials="Authorization" in headers) from error
             if api or error.code >= 500:  # a hosted MLflow may have no /health
                 raise _fault(uri, f"answered {error.code} {error.reason} to {path}; is it an MLflow server?") from error
@@ -153,23 +158,47 @@ def server_version(uri: str) -> str | None:
 
 
 def _request(uri: str) -> tuple[str, dict[str, str]]:
-    """Return the address without credentials, and the header with the credentials of the environment or of the URI."""
+    """Return the address without credentials, and the header with those of the environment, of MLflow's file or of the
+    URI."""
     parts = urlsplit(uri)
     base = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
-    user = os.environ.get("MLFLOW_TRACKING_USERNAME") or unquote(parts.username or "")
-    password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or unquote(parts.password or "")
+    kept_user, kept_password = _kept_credentials()
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME") or kept_user or unquote(parts.username or "")
+    password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or kept_password or unquote(parts.password or "")
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     if user and password:
         return base, {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
     return base, {"Authorization": f"Bearer {token}"} if token else {}
 
 
+def _kept_credentials() -> tuple[str, str]:
+    """Return the name and the password of the file in which MLflow looks for them; empty without any."""
+    file = configparser.ConfigParser(interpolation=None)
+    try:
+        file.read(Path("~/.mlflow/credentials").expanduser())
+    except (OSError, ValueError, RuntimeError, configparser.Error):
+        return "", ""
+    user, password = (file.get("mlflow", f"mlflow_tracking_{name}", fallback="") for name in ("username", "password"))
+    return user, password
+
+
 def _tls(base: str) -> ssl.SSLContext | None:
+    """Return how to trust a server and to be trusted, as MLflow and the library of its requests do."""
     if not base.startswith("https"):
         return None
-    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
-        return ssl._create_unverified_context()
-    return ssl.create_default_context(cafile=os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH"))
+    names = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+    trusted = next((path for name in names if (path := os.environ.get(name))), None)
+    is_folder = trusted is not None and os.path.isdir(trusted)
+    context = ssl.create_default_context(cafile=None if is_folder else trusted, capath=trusted if is_folder else None)
+    if _is_true("MLFLOW_TRACKING_INSECURE_TLS"):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if client := os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"):
+        context.load_cert_chain(client)
+    return context
+
+
+def _is_true(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("true", "1")
 
 
 def _refused(uri: str, error: urllib.error.HTTPError, *, credentials: bool) -> TrackingError:

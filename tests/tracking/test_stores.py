@@ -169,6 +169,26 @@ def test_missing_and_wrong_credentials_are_told_apart(other: str, monkeypatch: p
     assert Other.seen == [None, "Bearer abc", "Basic bWU6eW91"]
 
 
+def test_credentials_of_mlflows_file_are_sent(other: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".mlflow").mkdir()
+    file = tmp_path / ".mlflow" / "credentials"
+    file.write_text("[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = you\n")
+    with pytest.raises(TrackingError, match="the credentials were refused"):
+        check(f"{other}/locked")
+    assert Other.seen == ["Basic bWU6eW91"]
+    file.write_text("no section\n")
+    with pytest.raises(TrackingError, match="no credentials were sent"):
+        check(f"{other}/locked")
+
+
+def test_requests_that_mlflow_signs_are_left_to_it(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "a plug-in")
+    check(f"{other}/locked")
+
+
 def test_another_web_server_is_not_taken_for_mlflow(other: str) -> None:
     with pytest.raises(TrackingError, match="not an MLflow server"):
         check(other)
