@@ -20,6 +20,7 @@ from torch.func import functional_call, vmap
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.base import scores
 from raygpu.training.fused.compiled_step import StepCompiledAtFirst
+from raygpu.training.fused.largest_tensor import LargestTensor
 from raygpu.training.fused.loss_scales import scaled
 from raygpu.training.fused.member_step import StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer
@@ -49,6 +50,8 @@ MODEL = "model"
 """Name of the model in `_TrainingStep`."""
 OUTPUTS = ""
 """Name of the outputs among the metrics; no metric has it."""
+FIRST_AT_ONCE = 8
+"""Number of members that a CPU evaluates at once in the first evaluation, whose largest tensor tells a better one."""
 
 
 class Program:
@@ -90,6 +93,7 @@ class Program:
         self._step = _TrainingStep(experiment, self.model, hp)
         self._metrics_are_fused: bool | None = None
         """Whether vmap computes metrics; None before the first evaluation."""
+        self._evaluated_at_once = FIRST_AT_ONCE
         self._compiled: dict[tuple[int, int], Step] = {}
         """Compiled steps by a tile's width and its batch size."""
         self._compiled_shapes: dict[tuple[int, int], Shapes] = {}
@@ -254,9 +258,10 @@ class Program:
                 try:
                     if self._metrics_are_fused:
                         return self._evaluated(state, copied(inputs), copied(targets), own=own)
-                    with slow_loops() as slow_operators:
+                    with slow_loops() as slow_operators, LargestTensor() as largest:
                         values = self._evaluated(state, copied(inputs), copied(targets), own=own)
                     self._metrics_are_fused = not slow_operators
+                    self._evaluated_at_once = largest.members
                     return values
                 except torch.OutOfMemoryError:
                     raise
@@ -277,14 +282,15 @@ class Program:
 
         return self._mapped(one, state, inputs, targets, own=own)
 
-    @staticmethod
     def _mapped(
-        one: Callable[..., Any], state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
+        self, one: Callable[..., Any], state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
     ) -> dict[str, Any]:
         """Map the evaluation of one member over all. own: whether each has a batch of its own."""
+        all_at_once = self.device.type != "cpu" or bool(self._evaluation_draws)  # draws are those of all members
+        each = partial(vmap, randomness="different", chunk_size=None if all_at_once else self._evaluated_at_once)
         if own:
-            return dict(vmap(one, randomness="different")(state, inputs, targets))
-        return dict(vmap(lambda member: one(member, inputs, targets), randomness="different")(state))
+            return dict(each(one)(state, inputs, targets))
+        return dict(each(lambda member: one(member, copied(inputs), copied(targets)))(state))  # a model may change them
 
     def _outputs(self, own: Stacked, inputs: Tensors) -> Any:
         """Return one member's outputs in an evaluation."""
