@@ -38,7 +38,7 @@ from raygpu.errors import BadInput
 from raygpu.records import interrupts
 from raygpu.workflow.gpu_nodes import Ask, NodeStatus, nodes
 from raygpu.workflow.gpu_rooms import WantedTraining, with_rooms
-from raygpu.workflow.gpu_status import emptiest, machine_status, take, taken_by_picks, visible_gpus
+from raygpu.workflow.gpu_status import machine_status, pick, visible_gpus
 from raygpu.workflow.gpu_table import view
 
 SWITCHES = {"once": "Print the table once, and end.", "json": "Print the state once, as JSON: a list of nodes."}
@@ -118,8 +118,7 @@ def _become(command: Sequence[str], number: int) -> None:
     shown = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not shown:
         raise BadInput("--pick: no NVIDIA GPU here")
-    chosen = emptiest(machine_status(shown), number, taken_by_picks(shown))
-    take(chosen)
+    chosen = pick(machine_status(shown), number)
     print(f"raygpu: on {', '.join(f'GPU {gpu.label} ({gpu.name})' for gpu in chosen)}", file=sys.stderr, flush=True)
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in chosen)}
     os.execvpe(command[0], list(command), environment)

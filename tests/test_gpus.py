@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pynvml
@@ -21,7 +23,7 @@ from raygpu.records import activity
 from raygpu.records.activity import Activity
 from raygpu.workflow import profile_lookup
 from raygpu.workflow.gpu_rooms import WantedTraining
-from raygpu.workflow.gpu_status import emptiest, machine_status, take, taken_by_picks, visible_gpus
+from raygpu.workflow.gpu_status import emptiest, machine_status, pick, take, taken_by_picks, visible_gpus
 from tests.fakes.nvml import FakeInstance, FakeNvml
 
 
@@ -236,6 +238,19 @@ def test_a_gpu_that_another_pick_has_taken_comes_last(fake: FakeNvml, tmp_path: 
         assert [gpu.index for gpu in chosen] == [2, 1, 0]
         other.communicate("\n")
     assert taken_by_picks(found) == []
+
+
+def test_those_that_pick_at_the_same_moment_get_gpus_of_their_own(fake: FakeNvml) -> None:
+    status, together = machine_status(visible_gpus(None), 0.0), threading.Barrier(3)
+
+    def chosen() -> str:
+        together.wait()
+        [gpu] = pick(status, 1)
+        return gpu.uuid
+
+    with ThreadPoolExecutor(3) as threads:
+        picks = [threads.submit(chosen) for _ in range(3)]
+        assert sorted(each.result() for each in picks) == sorted(fake.uuids)
 
 
 def test_what_is_taken_stays_taken_by_the_program_that_follows(fake: FakeNvml, tmp_path: Path) -> None:

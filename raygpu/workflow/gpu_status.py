@@ -170,6 +170,17 @@ def emptiest(status: MachineStatus, number: int, taken: Sequence[str] = ()) -> l
     return [each.gpu for each in sorted(usable, key=_fullness)[:number]]
 
 
+def pick(status: MachineStatus, number: int) -> list[Gpu]:
+    """Take the emptiest GPUs for this process and the program that replaces it, until they end.
+
+    Of several that pick at the same moment, each looks and takes alone. Raises BadInput and OSError.
+    """
+    with scratch.locked(scratch.shared_folder()):
+        chosen = emptiest(status, number, taken_by_picks([each.gpu for each in status.gpus]))
+        take(chosen)
+    return chosen
+
+
 def taken_by_picks(gpus: Sequence[Gpu]) -> list[str]:
     """Return the UUIDs of GPUs that a `--pick` of this user has chosen whose command still runs. Raises OSError."""
     uuids = []
