@@ -64,7 +64,7 @@ def run(
     """
     console = console or SweepConsole()
     source_folder = (source_folder or Path.cwd()).resolve()
-    prepared = prepare(config, stem, resuming=resume is not None)
+    prepared = prepare(config, stem, resume)
     config = prepared.config
     show = console.results if dry_run else console.lines  # the plan is the result of a dry run
     simulated = config.cluster.is_local and not prepared.gpus

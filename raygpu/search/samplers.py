@@ -50,15 +50,16 @@ class Sampler(Protocol):
         """Go on to as many trials as another sampler of the same search has. Raises BadInput if it has other ones."""
 
 
-def sampler(config: SweepConfig, space: Space) -> Sampler:
+def sampler(config: SweepConfig, space: Space, begun: int | None = None) -> Sampler:
     """Make the search that `[search]` names, in generations if it learns.
 
-    Raises BadInput for a space or a starting point that it cannot take.
+    begun: number of sets with which a sweep began that goes on; None for a new one. Raises BadInput for a space or a
+    starting point that it cannot take.
     """
     algorithm, seed, num_sets = config.search.algorithm, config.seed, config.num_sets
     starts = starting_points(space, config.start, num_sets)
     if algorithm == "grid":
-        return DrawnTrials(grid_trials(space, num_sets, seed, starts))
+        return DrawnTrials(grid_trials(space, num_sets, seed, starts, begun))
     assert num_sets is not None
     if (generations := Generations.of(config, in_arrays=True)) is not None:
         maximize = [config.maximize, *(more for _, more in config.further_metrics)]
@@ -106,32 +107,20 @@ class DrawnTrials:
         """Ignore the score: the trials are drawn already."""
 
     def extend(self, larger: DrawnTrials) -> None:
-        """Append the trials that a larger draw has beyond these, in whatever order: a sample of a grid has another one
-        than the whole grid. Raises BadInput if it lacks one of these."""
-        known_values = {_values(trial) for trial in self.trials}
-        others = [trial for trial in larger.trials if _values(trial) not in known_values]
-        if list(map(_identity, larger.trials[: self.num_trials])) == list(map(_identity, self.trials)):
-            trials = larger.trials
-        elif len(known_values) == len(self.trials) and len(others) == larger.num_trials - self.num_trials:
-            places = larger.trials[self.num_trials :]
-            new = (replace(p, hyperparameters=o.hyperparameters) for p, o in zip(places, others, strict=True))
-            trials = [*self.trials, *new]
-        else:
+        """Take a larger draw that begins with these trials. Raises BadInput if it does not: workers have the trials of
+        the larger draw, by their ids."""
+        if list(map(_identity, larger.trials[: self.num_trials])) != list(map(_identity, self.trials)):
             raise BadInput(
                 f"trials: with {larger.num_trials}, the space gives other trials than at the sweep's start; begin a new"
                 " sweep"
             )
-        self.trials, self.num_trials, self._pickled = trials, larger.num_trials, None
-
-
-def _values(trial: Trial) -> str:
-    """Return a trial's hyper-parameters, as a file has them, as text: NaN is then equal to itself."""
-    return repr(sorted(as_written(trial.hyperparameters).items()))
+        self.trials, self.num_trials, self._pickled = larger.trials, larger.num_trials, None
 
 
 def _identity(trial: Trial) -> str:
-    """Return text that two trials have in common if they are the same."""
-    return repr(replace(trial, hyperparameters={})) + _values(trial)
+    """Return text that two trials have in common if they are the same; hyper-parameters are as a file has them, where
+    NaN is equal to itself."""
+    return repr(replace(trial, hyperparameters={})) + repr(sorted(as_written(trial.hyperparameters).items()))
 
 
 class OptunaSampler:

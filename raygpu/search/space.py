@@ -203,14 +203,22 @@ def random_trials(space: Space, count: int, seed: int, starts: Sequence[Mapping[
     return [Trial(Trial.name(i), trial_seed(seed, i), space.draw(seed, i, start)) for i, start in enumerate(all_starts)]
 
 
-def grid_trials(space: Space, count: int | None, seed: int, starts: Sequence[Mapping[str, Any]] = ()) -> list[Trial]:
+def grid_trials(
+    space: Space,
+    count: int | None,
+    seed: int,
+    starts: Sequence[Mapping[str, Any]] = (),
+    begun: int | None = None,
+) -> list[Trial]:
     """Return the trials of a grid search: all combinations in the grid's order, or a sample of `count`.
 
     A sample is in the order of its seeded draw: the first ones of any larger sample. starts: the combinations that have
-    these values come first.
+    these values come first. begun: number of trials with which a search began that goes on; None for a new one. One
+    that began as a sample keeps the sample's order, up to all combinations.
     """
     points = list(space.grid())
-    if count is not None and count < len(points):
+    first = count if begun is None else begun
+    if first is not None and first < len(points):
         points = [points[i] for i in np.random.default_rng(seed).permutation(len(points))]
 
     def place(point: Mapping[str, Any]) -> int:

@@ -14,8 +14,8 @@ from raygpu.records.run_directory import RunDirectory
 
 STATE = 3
 """Version of the state that a sweep keeps for `--resume`; another one cannot be read."""
-VERSION, BEGUN = "state", "begun"
-"""Keys, in the run's state, of this version and of the fixed fields at the start."""
+VERSION, BEGUN, SETS = "state", "begun", "begun_sets"
+"""Keys, in the run's state, of this version, and of the fixed fields and the number of sets at the start."""
 FIXED: Mapping[str, Any] = {
     **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
     **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
@@ -30,7 +30,16 @@ STATE_FILES = "experiment_state-*.json"
 
 def begun_state(folder: RunDirectory) -> dict[str, Any]:
     """Return what a resumed sweep is compared with, for the state of a run whose configuration is written."""
-    return {VERSION: STATE, BEGUN: _fixed(folder.read_config())}
+    config = folder.read_config()
+    return {VERSION: STATE, BEGUN: _fixed(config), SETS: config.trials}
+
+
+def begun_sets(folder: RunDirectory) -> int | None:
+    """Return the number of sets with which a sweep began; None of one that has not begun yet."""
+    noted = folder.read_run()
+    if VERSION not in noted:
+        return None
+    return noted.get(SETS, folder.read_config().trials)  # earlier commits noted none
 
 
 def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:

@@ -36,7 +36,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
-from raygpu.workflow.resumed_sweep import VERSION, begun_state
+from raygpu.workflow.resumed_sweep import SETS, begun_sets, begun_state
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -148,8 +148,10 @@ class SweepUnderWay:
                 folder.write_config(self.config, source_folder)
                 folder.write_run({"gpu": self.decision.settled(self.config.gpu), **begun_state(folder)})
             else:
+                if (sets := begun_sets(folder)) is not None:
+                    folder.write_run({SETS: sets})  # before the configuration has another number
                 folder.change_config(self.config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True))
-                if VERSION not in folder.read_run():  # it has not begun yet
+                if sets is None:  # it has not begun yet
                     folder.write_run(begun_state(folder))
         return folder
 

@@ -22,6 +22,7 @@ from raygpu.planning.gpu_shares import Node, snap
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records import slurm_job
 from raygpu.records.profile_store import ProfileStore
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.run_name import automatic_name
 from raygpu.search.command_line import FOLD_PLACEHOLDERS, OWN_PLACEHOLDERS, placeholders
 from raygpu.search.repeats import repeated
@@ -31,6 +32,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.stores import absolute, check
 from raygpu.workflow.population_checks import population_faults
+from raygpu.workflow.resumed_sweep import begun_sets
 from raygpu.workflow.starting_points import with_earlier_best
 from raygpu.workflow.unused_settings import unused_settings
 
@@ -57,27 +59,28 @@ class Prepared:
     """Lines on starting points of another sweep."""
 
 
-def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepared:
+def prepare(config: SweepConfig, stem: str, resume: RunDirectory | None = None) -> Prepared:
     """Check everything about a sweep that can be checked cheaply.
 
-    stem: first part of the name of a sweep that is not named. Raises BadInput with a line for each fault.
+    stem: first part of the name of a sweep that is not named. resume: folder of the sweep that goes on. Raises BadInput
+    with a line for each fault.
     """
     faults: list[str] = []
     notes: list[str] = []
     space = search = None
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
-        if not resuming:
+        if resume is None:
             config, notes = with_earlier_best(config, space)
             notes += unused_settings(config, space)
-        base = sampler(config, space)
+        base = sampler(config, space, None if resume is None else begun_sets(resume))
         faults += population_faults(config, space, getattr(base, "trials", ()))
         search = repeated(base, config)
     chosen, left_out, nodes = _local_nodes(config, faults, apart=apart(config))
     with _noted(faults):
         if nodes is not None:
             make_plan(nodes, config, 1)  # whether a trial fits
-    located = _located(config, stem, faults, resuming=resuming)
+    located = _located(config, stem, faults, resuming=resume is not None)
     assert space is not None
     assert search is not None
     config = located.model_copy(update={"trials": search.num_trials // config.per_set})

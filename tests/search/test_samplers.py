@@ -7,6 +7,7 @@ import pytest
 from ray import cloudpickle
 
 from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
 from raygpu.search.generations import Generations
 from raygpu.search.samplers import DrawnTrials, OptunaSampler, sampler
 from raygpu.search.space import parse, random_trials
@@ -240,22 +241,24 @@ def test_a_gaussian_process_learns_beside_a_trial_that_diverged() -> None:
 def test_a_sampled_grid_goes_on_to_the_whole_one() -> None:
     space = {"a": {"choice": [1, 2, 3, 4]}, "b": {"choice": [4, 5, 6, 7]}}
 
-    def search(trials: int) -> DrawnTrials:
-        config = config_of(search={"algorithm": "grid"}, space=space, trials=trials)
-        found = sampler(config, parse(space, "grid"))
+    def search(trials: int, begun: int | None = None) -> DrawnTrials:
+        config = config_of(search={"algorithm": "grid"}, space=space, trials=trials, start=[{"a": 3}])
+        found = sampler(config, parse(space, "grid"), begun)
         assert isinstance(found, DrawnTrials)
         return found
 
     goes_on, whole = search(10), search(16)
     first = list(goes_on.trials)
-    goes_on.extend(whole)
+    with pytest.raises(BadInput, match="with 16, the space gives other trials than at the sweep's start"):
+        goes_on.extend(whole)
+    for _ in range(2):
+        goes_on.extend(search(16, begun=10))
     assert goes_on.trials[:10] == first
     assert sorted(str(each.hyperparameters) for each in goes_on.trials) == sorted(
         str(each.hyperparameters) for each in whole.trials
     )
     assert [(each.trial_id, each.seed) for each in goes_on.trials] == [(t.trial_id, t.seed) for t in whole.trials]
-    goes_on.extend(whole)
-    assert goes_on.trials[:10] == first
+    assert search(40, begun=16).trials == whole.trials
 
 
 def test_a_search_goes_on_whose_space_has_another_order_and_nan() -> None:

@@ -10,7 +10,7 @@ from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import resumed_config
-from raygpu.workflow.resumed_sweep import VERSION, begun_state
+from raygpu.workflow.resumed_sweep import STATE, VERSION, begun_sets, begun_state
 
 CONFIG = {
     "experiment": "tests.cases:ramp",
@@ -86,6 +86,16 @@ def test_another_command_and_other_metrics_of_its_output_are_refused(
     folder.config.write_text(text.replace(before, after))
     with pytest.raises(BadInput, match=said):
         resumed_config(folder, {})
+
+
+def test_the_number_of_sets_at_the_start_is_noted(begun: RunDirectory, tmp_path: Path) -> None:
+    begun.change_config({"trials": 8})
+    assert begun_sets(begun) == 4
+    another = RunDirectory.create(tmp_path / "other", "sweep")
+    another.write_config(SweepConfig.model_validate(CONFIG), tmp_path)
+    assert begun_sets(another) is None, "it has not begun yet"
+    another.write_run({VERSION: STATE})
+    assert begun_sets(another) == 4, "an earlier commit began it"
 
 
 def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) -> None:
