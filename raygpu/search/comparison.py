@@ -19,8 +19,8 @@ from typing import Any
 
 LEVEL = 0.05
 """Probability below which a difference counts."""
-ROUNDING = 1e-9
-"""Standard error, relative to the mean, that rounding explains."""
+ROUNDING = 1e-6
+"""Difference and standard error, relative to the largest score, that rounding explains: many scores are float32."""
 T_TEST = "paired t-test"
 CORRECTED = "paired t-test with Nadeau and Bengio's variance"
 """Test over folds, whose trainings share most of their data (Nadeau and Bengio, Machine Learning 52, 2003)."""
@@ -74,7 +74,7 @@ def compare(scores: Mapping[str, Sequence[float]], winner: str, folds: int | Non
         return None
     assert all(len(values) == num_pairs for values in scores.values()), "a score of each set for each repeat"
     others = [name for name in scores if name != winner]
-    raw = [paired_p([a - b for a, b in zip(scores[winner], scores[name], strict=True)], folds) for name in others]
+    raw = [paired_p(scores[winner], scores[name], folds) for name in others]
     return Comparison(winner, dict(zip(others, holm(raw), strict=True)), num_pairs, CORRECTED if folds else T_TEST)
 
 
@@ -90,17 +90,19 @@ def standard_error(values: Sequence[float], folds: int | None = None) -> float |
     return stdev(values) * math.sqrt(1 / len(values) + shared)
 
 
-def paired_p(differences: Sequence[float], folds: int | None = None) -> float:
-    """Return the two-sided p-value of paired differences by Student's t with n - 1 degrees of freedom.
+def paired_p(one: Sequence[float], other: Sequence[float], folds: int | None = None) -> float:
+    """Return the two-sided p-value of the scores' paired differences by Student's t with n - 1 degrees of freedom.
 
-    Equal differences have no error to compare with, as those of accuracies often have by chance: they count by the sign
-    test, unless they are all 0. folds: as of `standard_error`.
+    Differences that are equal but for rounding have no error to compare with, as those of accuracies often have by
+    chance: they count by the sign test, unless they are 0. folds: as of `standard_error`.
     """
     from scipy.stats import t
 
+    differences = [a - b for a, b in zip(one, other, strict=True)]
     mean, error = fmean(differences), standard_error(differences, folds) or 0.0
-    if error <= ROUNDING * abs(mean):
-        return 2 * 0.5 ** len(differences) if mean else 1.0
+    rounding = ROUNDING * max(map(abs, (*one, *other)))
+    if error <= rounding:
+        return 2 * 0.5 ** len(differences) if abs(mean) > rounding else 1.0
     return float(2 * t.sf(abs(mean) / error, len(differences) - 1))
 
 

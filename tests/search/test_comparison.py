@@ -11,13 +11,26 @@ def test_the_test_is_scipys_paired_t_test():
     rng = np.random.default_rng(0)
     for count in (2, 3, 5, 20):
         one, other = rng.normal(0, 1, count), rng.normal(0.3, 1, count)
-        assert paired_p(list(one - other)) == pytest.approx(stats.ttest_rel(one, other).pvalue, rel=1e-9)
+        assert paired_p(list(one), list(other)) == pytest.approx(stats.ttest_rel(one, other).pvalue, rel=1e-9)
 
 
 def test_equal_differences_count_by_their_sign_and_none_is_no_difference():
-    assert paired_p([0.25, 0.25, 0.25]) == paired_p([0.3 - 0.1, 0.2, 0.2 + 1e-17]) == 0.25
-    assert paired_p([-0.5] * 6) == 2 / 2**6
-    assert paired_p([0.0, 0.0, 0.0]) == 1.0
+    assert paired_p([0.75, 0.5, 1.0], [0.5, 0.25, 0.75]) == paired_p([0.3, 0.2, 0.2 + 1e-17], [0.1, 0.0, 0.0]) == 0.25
+    assert paired_p([0.5] * 6, [1.0] * 6) == 2 / 2**6
+    assert paired_p([0.5, 0.25, 0.0], [0.5, 0.25, 0.0]) == paired_p([0.0] * 3, [0.0] * 3) == 1.0
+
+
+@pytest.mark.parametrize("samples", [360, 1797, 10_000])
+def test_equal_differences_of_accuracies_in_float32_are_equal(samples):
+    def accuracies(*wrong):
+        return [float(np.float32((samples - each) / samples)) for each in wrong]
+
+    for wrong in range(10, 50):
+        assert paired_p(accuracies(wrong, wrong + 5), accuracies(wrong + 3, wrong + 8)) == 0.5
+    one, other = np.float32([0.9, 0.95, 0.99]), np.float32([0.9, 0.95, 0.99]) * np.float32(1 + 2e-7)
+    assert paired_p(list(map(float, one)), list(map(float, other))) == 1.0
+    other = accuracies(12, 17, 21, 30, 9)
+    assert paired_p(accuracies(2, 6, 12, 21, 0), other) < 0.001, "real spread is a t-test's"
 
 
 def test_scores_of_few_samples_that_differ_alike_by_chance_rule_no_good_set_out():
@@ -38,13 +51,13 @@ def test_holm_corrects_as_in_the_worked_example():
 
 def test_the_variance_over_folds_is_nadeau_and_bengios():
     # 10 differences of 5 folds: t = mean / sqrt((1/10 + 1/4) * variance), with 9 degrees of freedom
-    differences = [0.02, 0.01, 0.03, 0.00, 0.02, 0.01, 0.02, 0.04, -0.01, 0.02]
+    differences, zeros = [0.02, 0.01, 0.03, 0.00, 0.02, 0.01, 0.02, 0.04, -0.01, 0.02], [0.0] * 10
     mean, variance = np.mean(differences), np.var(differences, ddof=1)
     t = mean / np.sqrt((0.1 + 0.25) * variance)
     assert standard_error(differences, 5) == pytest.approx(np.sqrt(0.35 * variance))
-    assert paired_p(differences, 5) == pytest.approx(2 * stats.t.sf(t, 9))
-    assert paired_p(differences, 5) > paired_p(differences)
-    assert compare({"a": differences, "b": [0.0] * 10}, "a", 5).test.endswith("Nadeau and Bengio's variance")
+    assert paired_p(differences, zeros, 5) == pytest.approx(2 * stats.t.sf(t, 9))
+    assert paired_p(differences, zeros, 5) > paired_p(differences, zeros)
+    assert compare({"a": differences, "b": zeros}, "a", 5).test.endswith("Nadeau and Bengio's variance")
 
 
 def test_the_error_of_the_mean():
