@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raygpu.errors import BadInput
-from raygpu.search.space import Parameter, Space, quantized, stepped
+from raygpu.search.space import Parameter, Space, stepped
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -119,9 +119,7 @@ def _suggest(asked: Any, name: str, kind: str, a: tuple[Any, ...]) -> Any:
         case "uniform" | "loguniform":
             return asked.suggest_float(name, a[0], a[1], log=kind == "loguniform")
         case "quniform":
-            # Optuna's steps begin at the lower bound, and those of Ray Tune at 0.
-            step = a[2] if all(quantized(bound, a[2]) == bound for bound in a[:2]) else None
-            return stepped(asked.suggest_float(name, a[0], a[1], step=step), *a)
+            return stepped(asked.suggest_float(name, a[0], a[1], step=a[2]), *a)
         case "qloguniform":
             return stepped(asked.suggest_float(name, a[0], a[1], log=True), *a)
         case "randint" | "lograndint":  # the upper bound is excluded

@@ -17,6 +17,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from reprlib import repr as shortened
 from typing import Any
 
@@ -327,13 +328,27 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
         raise ValueError(f"{kind}: low {value[0]!r} is not below high {value[1]!r}")
     elif "log" in kind and value[0] <= 0:
         raise ValueError(f"{kind}: low {value[0]!r} is not above 0, and its logarithm is needed")
-    if kind == "qrandint":  # multiples of the step, as all q distributions draw
+    if count == 3 and "randn" not in kind:  # multiples of the step, as all q distributions draw
         low, high, step = value
-        first, last = -(-low // step) * step, high // step * step
+        first, last = _multiples(low, high, step, whole="int" in kind)
         if first > last:
             raise ValueError(f"{kind}: read {list(value)!r}; there is no multiple of {step} from {low} to {high}")
         return first, last, step
     return tuple(value)
+
+
+def _multiples(low: float, high: float, step: float, *, whole: bool) -> tuple[float, float]:
+    """Return the first and the last multiple of a step between two bounds. whole: whether all are whole numbers, which
+    floats would round."""
+    if whole:
+        return -(-low // step) * step, high // step * step
+    first, last = quantized(low, step), quantized(high, step)
+    near = partial(math.isclose, rel_tol=1e-12, abs_tol=1e-9 * step)
+    if first < low and not near(first, low):
+        first = quantized(first + step, step)
+    if last > high and not near(last, high):
+        last = quantized(last - step, step)
+    return first, last
 
 
 def _conditions(when: Any) -> dict[str, tuple[Any, ...]]:

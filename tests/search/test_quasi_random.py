@@ -19,13 +19,13 @@ SPACE = {
 }
 KINDS: list[tuple[dict[str, Any], float, float]] = [
     ({"uniform": [-1, 2]}, -1, 2),
-    ({"quniform": [0.05, 0.9, 0.1]}, 0.05, 0.9),
+    ({"quniform": [0.05, 0.97, 0.1]}, 0.1, 0.9),
     ({"loguniform": [1e-4, 1]}, 1e-4, 1),
-    ({"qloguniform": [1, 64, 4]}, 1, 64),
+    ({"qloguniform": [1, 64, 4]}, 4, 64),
     ({"randint": [2, 6]}, 2, 5),
     ({"qrandint": [8, 64, 8]}, 8, 64),
     ({"lograndint": [1, 100]}, 1, 99),
-    ({"qlograndint": [4, 100, 4]}, 4, 100),
+    ({"qlograndint": [1, 99, 4]}, 4, 96),
     ({"choice": [3, 5]}, 3, 5),
 ]
 

@@ -172,11 +172,11 @@ def test_it_learns() -> None:
     ("distribution", "allowed"),
     [
         ({"quniform": [0, 1, 0.1]}, {k / 10 for k in range(11)}),
-        ({"quniform": [0.05, 0.9, 0.1]}, {0.05, *(k / 10 for k in range(1, 10))}),
+        ({"quniform": [0.05, 0.97, 0.1]}, {k / 10 for k in range(1, 10)}),
         ({"qloguniform": [0.1, 1, 0.1]}, {k / 10 for k in range(1, 11)}),
-        ({"qloguniform": [0.25, 3, 0.5]}, {0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0}),
+        ({"qloguniform": [0.25, 3, 0.5]}, {0.5, 1.0, 1.5, 2.0, 2.5, 3.0}),
         ({"qrandint": [8, 64, 8]}, set(range(8, 65, 8))),
-        ({"qlograndint": [4, 100, 8]}, {4, *range(8, 97, 8), 100}),
+        ({"qlograndint": [4, 100, 8]}, set(range(8, 97, 8))),
     ],
 )
 @pytest.mark.filterwarnings("error:The distribution is specified")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygpu.errors import BadInput
-from raygpu.search.space import KINDS, grid_trials, parse, random_trials
+from raygpu.search.space import KINDS, grid_trials, parse, quantized, random_trials
 
 EVERY_KIND: dict[str, Any] = {
     "a": {"uniform": [0.0, 1.0]},
@@ -178,6 +178,32 @@ def test_steps_are_multiples_as_ray_tunes_are() -> None:
     assert len({trial.hyperparameters["tiny"] for trial in drawn}) > 5
 
 
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "step", "first", "last"),
+    [
+        ("quniform", 0.3, 3.2, 1.0, 1.0, 3.0),
+        ("quniform", -0.25, 0.25, 0.1, -0.2, 0.2),
+        ("quniform", 0.1, 0.7, 0.1, 0.1, 0.7),
+        ("quniform", 0.1 * 3, 1.1 * 3, 0.3, 0.3, 3.3),
+        ("quniform", 0.9, 1.1, 0.5, 1.0, 1.0),
+        ("quniform", 1000.0005, 1000.0095, 0.001, 1000.001, 1000.009),
+        ("qloguniform", 1e-4, 1e-1, 5e-4, 5e-4, 1e-1),
+        ("qloguniform", 1e-7, 3.5e-6, 1e-6, 1e-6, 3e-6),
+        ("qlograndint", 1, 1000, 8, 8, 1000),
+        ("qrandint", 3, 2**61 + 1, 2**60, 2**60, 2**61),
+    ],
+)
+def test_no_q_distribution_draws_a_bound_that_is_no_multiple(
+    kind: str, low: float, high: float, step: float, first: float, last: float
+) -> None:
+    space = parse({"x": {kind: [low, high, step]}})
+    (parameter,) = space.parameters
+    assert parameter.arguments == (first, last, step), "bounds that are multiples stay, whatever rounding made of them"
+    drawn = [trial.hyperparameters["x"] for trial in random_trials(space, 200, seed=0)]
+    assert {quantized(value, step) for value in drawn} == set(drawn)
+    assert first <= min(drawn) <= max(drawn) <= last
+
+
 def test_a_grid_runs_whole_or_as_a_seeded_sample() -> None:
     space = parse({"a": {"grid_search": [1, 2, 3]}, "b": {"randint": [0, 4]}, "c": {"qrandint": [0, 4, 2]}}, "grid")
     assert len(grid_trials(space, None, 0)) == 36
@@ -224,6 +250,8 @@ def test_a_grid_runs_whole_or_as_a_seeded_sample() -> None:
         ({"lr": None}, "random", "read None, which cannot be written"),
         ({"lr": {"uniform": [0, 10**400]}}, "random", "numbers up to"),
         ({"n": {"qrandint": [6, 9, 5]}}, "random", "there is no multiple of 5 from 6 to 9"),
+        ({"n": {"qlograndint": [1, 9, 10]}}, "random", "there is no multiple of 10 from 1 to 9"),
+        ({"n": {"quniform": [0.1, 0.4, 0.5]}}, "random", "there is no multiple of 0.5 from 0.1 to 0.4"),
         ({"lr": {"uniform": [0, 1]}}, "grid", "uniform has no end of values"),
         ({"lr": {"grid_search": [1]}}, "random", 'search.algorithm = "grid"'),
         ({"lr": {"randn": [0, 1]}}, "optuna", "optuna has no randn"),
