@@ -9,7 +9,7 @@ follow if it was not; and with racing they are given out in rounds, of which cle
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
@@ -223,6 +223,11 @@ class Repeats:
         (trial_set.stopped.add if stopped else trial_set.stopped.discard)(number)
         if not trial_set.waits:
             self._judge(trial_set)
+
+    def give_again(self, trial_ids: Iterable[str]) -> None:
+        """Wait again for trainings that failed: their sets are judged once all of them have ended."""
+        for trial_id in trial_ids:
+            self._sets[trial_id.partition("-")[0]].told.pop(number_of(trial_id), None)
 
     def extend(self, larger: Repeats) -> None:
         """Go on to as many sets, and to as many repeats of each, as another sampler has. Raises BadInput."""

@@ -209,6 +209,22 @@ def test_it_goes_on_after_a_pickle_with_more_sets_and_more_repeats():
     assert (again.finished, again.num_trials) == (True, 9)
 
 
+def test_a_set_whose_failed_trainings_are_given_again_is_judged_once_all_of_them_have_ended():
+    search = repeats_of(2, 3)
+    for trial in drawn(search):
+        search.tell(trial.trial_id, None if trial.trial_id != "t0001-1" else 0.6)
+    assert search.base.told == {"t0000": None, "t0001": 0.6}
+    search.base.told.clear()
+    search.give_again(["t0000-1", "t0000-2", "t0000-3", "t0001-2", "t0001-3"])
+    for number, score in enumerate([0.9, 0.3, 0.3], start=1):
+        assert search.base.told == {}
+        search.tell(f"t0000-{number}", score)
+    assert search.base.told == {"t0000": pytest.approx(0.5)}
+    search.tell("t0001-2", None)
+    search.tell("t0001-3", 0.8)
+    assert search.base.told["t0001"] == pytest.approx(0.7)
+
+
 def test_more_repeats_are_not_given_to_sets_that_are_left_out():
     search = repeats_of(2, 6, racing=True)
     while given := drawn(search):

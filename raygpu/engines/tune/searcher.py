@@ -295,6 +295,8 @@ class ArraySearcher(Searcher):
             again = [ArrayRequest((name,), fused=False) for name in self.failed]
         else:
             return
+        if isinstance(self.sampler, Repeats):
+            self.sampler.give_again(self.failed)
         self.waiting, self.failed = [*again, *self.waiting], []
 
 

@@ -19,10 +19,12 @@ from raygpu.engines.tune.searcher import ArrayRequest, ArraySearcher
 from raygpu.engines.tune.tuner import Generator
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
+from raygpu.search.generations import Generations
 from raygpu.search.repeats import Repeats, Repetition
-from raygpu.search.samplers import DrawnTrials
+from raygpu.search.samplers import DrawnTrials, OptunaSampler
 from raygpu.search.scoring import Scoring
 from raygpu.search.signature import Group, Signature
+from raygpu.search.space import parse
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.fused.groups import TorchGrouper
 from tests.fakes.sweep import sweep_context
@@ -284,6 +286,37 @@ def test_a_trial_whose_worker_an_interrupt_has_ended_goes_on_when_the_sweep_is_r
     assert resumed.searcher.failed == []
     given = resumed.searcher.suggest("tune1")
     assert (given["trial_ids"], given["checkpoint"]) == (["t0000"], "/c1")
+
+
+def test_a_search_learns_the_mean_of_a_set_whose_failed_trainings_are_given_again(tmp_path: Path) -> None:
+    def sweep_of_a_set(*, retry_failed: bool) -> ArraySearcher:
+        records = Records(6, Scoring("accuracy", True), [], 1, repetition=Repetition(3))
+        one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 6)
+        base = OptunaSampler(parse({"x": {"uniform": [0, 1]}}), Generations.equal(2, 1), 0, maximize=[True])
+        sampler = Repeats(base, Repetition(3), 0, maximize=True)
+        config = SimpleNamespace(cluster=SimpleNamespace(max_failures=0))
+        context = sweep_context(records, config=config, sampler=sampler, retry_failed=retry_failed)
+        live = LiveSweep(context, RetryShares(one_gpu, lambda trial: Signature(())), None, None)
+        return ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
+
+    def trained(searcher: ArraySearcher, scores: Sequence[float | None]) -> None:
+        for place, score in enumerate(scores):
+            (name,) = searcher.suggest(f"tune{place}")["trial_ids"]
+            searcher.live.records.start(searcher.live.trials[name])
+            if score is not None:
+                searcher.live.records.add(name, [EpochResult(1, {"accuracy": score})], None)
+                searcher.live.records.end(name, "finished")
+            searcher.on_trial_complete(f"tune{place}", {"failure": None if score is not None else "Traceback"})
+
+    begun = sweep_of_a_set(retry_failed=False)
+    trained(begun, [None, None, None, 0.1, 0.1, 0.1])
+    begun.save(str(tmp_path / "state"))
+    resumed = sweep_of_a_set(retry_failed=True)
+    resumed.restore(str(tmp_path / "state"))
+    trained(resumed, [0.9, 0.3, 0.3])
+    assert isinstance(resumed.sampler, Repeats)
+    told = [trial.values for trial in resumed.sampler.base._study.trials if trial.values]
+    assert told == [[pytest.approx(0.5)]]
 
 
 def test_no_more_than_the_wanted_number_is_under_way() -> None:
