@@ -276,9 +276,7 @@ def varied(table: Mapping[str, Any]) -> list[str]:
 
 def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
     if not isinstance(value, Mapping):
-        if value is None:
-            raise ValueError("read None, which cannot be written to a file; leave it out")
-        return Parameter(name, "constant", (value,), {})
+        return Parameter(name, "constant", _constant(value), {})
     when = value.get("when", {})
     kinds = [key for key in value if key != "when"]
     if len(kinds) != 1 or kinds[0] not in (*KINDS, "constant"):
@@ -286,7 +284,7 @@ def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
         hint = suggestion(kinds[0], list(KINDS)) if len(kinds) == 1 else ""
         raise ValueError(f"read {read}{hint}; one distribution of: {', '.join(KINDS)}")
     kind = kinds[0]
-    arguments = (value[kind],) if kind == "constant" else _arguments(kind, value[kind])
+    arguments = _constant(value[kind]) if kind == "constant" else _arguments(kind, value[kind])
     parameter = Parameter(name, kind, arguments, _conditions(when))
     if algorithm == "grid" and kind in ("randint", "qrandint"):
         low, high, step = (*arguments, 1)[:3]
@@ -301,13 +299,27 @@ def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
     return parameter
 
 
+def _constant(value: Any) -> tuple[Any, ...]:
+    if _has_none(value):
+        read = "read None, which" if value is None else f"read {value!r}, whose None"
+        raise ValueError(f"{read} cannot be written to a file; leave it out")
+    return (value,)
+
+
+def _has_none(value: Any) -> bool:
+    """Return whether a value is None, or a list or a table with one in it."""
+    if isinstance(value, Mapping):
+        return any(map(_has_none, value.values()))
+    return value is None or (isinstance(value, list | tuple) and any(map(_has_none, value)))
+
+
 def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{kind}: read {value!r}; a list is wanted")
     if kind in ("choice", "grid_search"):
         if not value:
             raise ValueError(f"{kind}: the list is empty")
-        if None in value:
+        if _has_none(value):
             raise ValueError(f"{kind}: None cannot be written to a file; use text, or leave it out by `when`")
         return tuple(value)
     count = _NUM_ARGUMENTS[kind]
@@ -354,6 +366,8 @@ def _multiples(low: float, high: float, step: float, *, whole: bool) -> tuple[fl
 def _conditions(when: Any) -> dict[str, tuple[Any, ...]]:
     if not isinstance(when, Mapping):
         raise ValueError(f"when: read {when!r}; a table is wanted, as in when = {{ layers = [2, 3] }}")
+    if _has_none(when):
+        raise ValueError(f"when: read {dict(when)!r}; None cannot be written to a file, and no hyper-parameter is None")
     return {parent: tuple(allowed) if isinstance(allowed, list) else (allowed,) for parent, allowed in when.items()}
 
 
