@@ -13,6 +13,7 @@ from raygpu.records import sets_csv, trials_csv
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.set_records import ranked_sets
 from raygpu.search.repeats import Repetition
+from raygpu.search.samplers import sampler
 from raygpu.search.space import parse
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
@@ -55,6 +56,28 @@ def test_the_best_that_fit_come_after_those_of_the_file(earlier: str) -> None:
     found, lines = with_earlier_best(config, parse(SPACE))
     assert found.start == ({"new": 0.5}, {"lr": 0.5, "name": "1"}, {"lr": 0.1, "name": "1"})
     assert lines == ["start: tried first: the 2 best sets of earlier by accuracy that fit [space]: t0001, t0000"]
+
+
+def test_of_the_earlier_sets_as_many_are_tried_as_there_are_trials_for(earlier: str) -> None:
+    """Three of them fit [space]."""
+
+    def tried(**values: Any) -> list[Any]:
+        config, _ = with_earlier_best(config_of(space=SPACE, start_from=earlier, **values), parse(SPACE))
+        search = sampler(config, parse(SPACE))
+        return [trial.hyperparameters["lr"] for trial in iter(search.next, None)]
+
+    best = {"lr": 0.5, "name": "1"}
+    assert tried(trials=4)[:3] == [0.5, 0.1, 0.3]
+    assert tried(trials=2) == [0.5, 0.1]
+    assert tried(trials=2, start=[{"lr": 0.75}]) == [0.75, 0.5]
+    assert tried(trials=2, start=[best]) == [0.5, 0.1], "a set that is in the file, too, takes one place"
+    assert tried(trials=3, start=[best], start_best=3) == [0.5, 0.1, 0.3]
+    with pytest.raises(BadInput, match="start_best: read 3; trials = 2 has place for 1 of them beside"):
+        tried(trials=2, start=[{"lr": 0.75}], start_best=3)
+    with pytest.raises(BadInput, match=r"start_from: .*: trials = 1 has no place for its sets beside"):
+        tried(trials=1, start=[{"lr": 0.75}])
+    with pytest.raises(BadInput, match="start: read 2 sets; trials = 1 has no place for all of them"):
+        tried(trials=1, start=[{"lr": 0.75}, {"lr": 0.25}])
 
 
 def test_a_sweep_that_minimizes_begins_with_the_lowest(earlier: str) -> None:
