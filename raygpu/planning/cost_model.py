@@ -37,7 +37,7 @@ class Size:
     at_once: int
     """Largest number of trials that may run at the same time, each alone."""
     members: int | None = None
-    """Largest number of trials in one process, the first generation of Optuna's; None for as many as run at once."""
+    """Number of trials in one process at most, a mean generation of Optuna's; None for as many as run at once."""
 
     def of(self, way: Way) -> int:
         """Return the largest number of trials that may run at the same time in this way."""

@@ -76,6 +76,11 @@ class Generations:
         return self.starts[number] if number < len(self.starts) else self.num_sets
 
     @property
+    def mean(self) -> int:
+        """Mean number of sets of a generation; not below `first`, since the last one alone may be cut short."""
+        return max(self.first, round(self.num_sets / len(self.starts)))
+
+    @property
     def largest(self) -> int:
         """Number of sets of the largest generation."""
         return max(self.end(start) - start for start in self.starts)

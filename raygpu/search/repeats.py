@@ -83,12 +83,17 @@ def first_round(config: SweepConfig) -> int:
 
 
 def given_at_once(config: SweepConfig, *, in_arrays: bool) -> int | None:
-    """Return the number of trainings that a sweep gives out before it wants results, at first if its generations grow;
-    None for all of them. in_arrays: whether similar trials train together."""
+    """Return the number of trainings that a sweep gives out before it wants results; None for all of them.
+
+    in_arrays: whether similar trials train together. Generations that grow count by their mean size; with a time
+    budget, which may end the sweep early, by the first one's.
+    """
     per_set, first, generations = config.per_set, first_round(config), Generations.of(config, in_arrays=in_arrays)
     if generations is None and first == per_set:
         return None
-    return first * (generations.first if generations is not None else config.trials or 1)
+    if generations is None:
+        return first * (config.trials or 1)
+    return first * (generations.first if config.time_budget_s is not None else generations.mean)
 
 
 def _target(given: int, per_set: int, *, racing: bool, screened: bool) -> int:

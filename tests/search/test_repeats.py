@@ -259,3 +259,19 @@ def test_the_plan_knows_how_many_are_given_out(fields, first, at_once, alone):
     search = repeated(sampler(config, SPACE), config)
     assert isinstance(search, Repeats) == (config.repeats > 1)
     assert len(drawn(search)) == min(at_once or 4 * config.repeats, 4 * config.repeats)
+
+
+@pytest.mark.parametrize(
+    ("fields", "at_once"),
+    [
+        ({"trials": 1024}, 30),
+        ({"trials": 1024, "repeats": 3}, 3 * 30),
+        ({"trials": 1024, "time_budget_s": 60.0}, 8),
+        ({"trials": 64}, 8),
+        ({"trials": 1024, "search": {"algorithm": "tpe", "generation": 16}}, 16),
+        ({"trials": 17, "search": {"algorithm": "nsgaii", "generation": 16}}, 16),
+    ],
+)
+def test_the_plan_of_arrays_counts_on_generations_of_a_mean_size(fields, at_once):
+    config = SweepConfig(**{"experiment": "a:b", "metric": "accuracy", "search": {"algorithm": "tpe"}} | fields)
+    assert given_at_once(config, in_arrays=True) == at_once
