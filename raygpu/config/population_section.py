@@ -11,9 +11,11 @@ from raygpu.config.sections import Section
 
 CHANGEABLE = ("lr", "momentum", "weight_decay", "clip_norm", "eps", "betas")
 """Hyper-parameters that an optimizer reads at every step, so that they may change while a trial trains."""
-OF_STEPS = (*CHANGEABLE, "nesterov", "schedule", "warmup_epochs", "step_epochs", "gamma", "ema_decay")
-"""Hyper-parameters that shape an optimizer's steps alone: trials that differ in them can take over each other's
-parameters."""
+OF_RATE = ("lr", "schedule", "warmup_epochs", "step_epochs", "gamma")
+"""Hyper-parameters of the learning rate, which every training computes outside its traced or compiled step."""
+OF_STEPS = (*CHANGEABLE, *OF_RATE[1:], "nesterov", "ema_decay")
+"""Hyper-parameters that shape an optimizer's steps alone: a trial takes them over together with another's parameters.
+"""
 
 
 class PopulationSection(Section):
@@ -111,6 +113,6 @@ def require_rising(changes: Sequence[Mapping[str, Any]]) -> None:
         epoch = change.get("epoch")
         if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch <= before:
             raise ValueError(f"epoch: read {epoch!r}; a whole number above {before} is wanted, in rising order")
-        if unknown := [name for name in change if name not in ("epoch", *CHANGEABLE)]:
-            raise ValueError(f"{unknown[0]} cannot change in a training; allowed: {', '.join(CHANGEABLE)}")
+        if unknown := [name for name in change if name not in ("epoch", *OF_STEPS)]:
+            raise ValueError(f"{unknown[0]} cannot change in a training; allowed: {', '.join(OF_STEPS)}")
         before = epoch

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from raygpu.config.population_section import CHANGEABLE, OF_STEPS, PopulationSection
+from raygpu.config.population_section import CHANGEABLE, OF_RATE, OF_STEPS, PopulationSection
 from raygpu.errors import BadInput
 from raygpu.search.space import Parameter, Space, quantized
 from raygpu.search.trials import Trial
@@ -54,22 +54,34 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def populations(trials: Iterable[Trial], names: Iterable[str]) -> dict[str, str]:
-    """Return the population of each trial, by trial id: trials that are alike in all but what shapes a step.
+def taken_over(parameters: Iterable[Parameter], space: Space, kind: str) -> tuple[str, ...]:
+    """Return the names of the hyper-parameters that a trial takes over with another one's parameters: those that
+    change, and all others of a step in which trials may differ.
 
-    names: of the hyper-parameters that change. A network cannot take over the parameters of one of another shape; nor
-    one with momentum the state of one without, unless momentum changes.
+    Ray Tune's rule: the donor's whole configuration is copied, then some of it is explored. parameters: those that
+    change. kind: of the user's code. A Keras trial's steps are traced with all numbers but the learning rate.
     """
-    changing_names = frozenset(names)
+    names = [parameter.name for parameter in parameters]
+    allowed = OF_RATE if kind == "keras" else OF_STEPS
+    others = (p for p in space.parameters if p.name in allowed and p.name not in names)
+    # A constant nesterov is no difference, but exploring a momentum looks at it.
+    return *names, *(p.name for p in others if p.kind != "constant" or p.name == "nesterov")
 
-    def key(trial: Trial) -> str:
-        """Return what trials of one population have in common, as text."""
-        values = {name: value for name, value in trial.hyperparameters.items() if name not in OF_STEPS}
-        if "momentum" in trial.hyperparameters and "momentum" not in changing_names:
-            values["momentum"] = "some" if trial.hyperparameters["momentum"] else "none"
-        return " ".join(f"{name}={value!r}" for name, value in sorted(values.items()))
 
-    return {trial.trial_id: key(trial) for trial in trials}
+def populations(trials: Iterable[Trial], names: Iterable[str]) -> dict[str, str]:
+    """Return the population of each trial, by trial id: trials that are alike in all that is not taken over.
+
+    names: of the hyper-parameters that are taken over, in any value; all trials of a population have them, or none. A
+    network cannot take over the parameters of one of another shape.
+    """
+    taken = frozenset(names)
+    return {trial.trial_id: repr(sorted(in_common(trial, taken).items())) for trial in trials}
+
+
+def in_common(trial: Trial, names: Collection[str]) -> dict[str, str]:
+    """Return what trials of one population have in common, as text by name of the hyper-parameter. names: of those that
+    are taken over."""
+    return {name: "" if name in names else repr(value) for name, value in trial.hyperparameters.items()}
 
 
 def quantiles(scores: Sequence[tuple[str, float]], fraction: float) -> tuple[list[str], list[str]]:
@@ -87,13 +99,16 @@ def quantiles(scores: Sequence[tuple[str, float]], fraction: float) -> tuple[lis
 def explore(
     rng: random.Random, values: Mapping[str, Any], parameters: Sequence[Parameter], resample: float
 ) -> dict[str, Any]:
-    """Return new values of the parameters, from those that a trial has; one that it does not have is left out.
+    """Return a trial's values with new ones of the parameters; a parameter that it does not have is left out.
 
     With probability `resample` a value is drawn from the parameter's distribution. Otherwise a number is multiplied by
     one of FACTORS, and of a choice the value before or after it is taken. Adam's betas are two numbers below 1: of each
-    its distance to 1 is multiplied.
+    its distance to 1 is multiplied. Beside nesterov, which needs one, a momentum does not become 0.
     """
-    return {p.name: _explored(rng, values[p.name], p, resample) for p in parameters if p.name in values}
+    new = {p.name: _explored(rng, values[p.name], p, resample) for p in parameters if p.name in values}
+    if values.get("nesterov") and new.get("momentum") == 0:
+        del new["momentum"]
+    return {**values, **new}
 
 
 def _explored(rng: random.Random, value: Any, parameter: Parameter, resample: float) -> Any:

@@ -18,7 +18,7 @@ class LineageSegment:
     last: int
     trial_id: str
     values: Mapping[str, Any]
-    """Values of the hyper-parameters that may change."""
+    """Values of the hyper-parameters that are taken over."""
 
 
 def lineage(

@@ -27,7 +27,7 @@ class Reached:
     score: float
     """Score at this epoch; not finite if the trial has diverged."""
     values: Mapping[str, Any]
-    """Values with which it has trained, of the hyper-parameters that change."""
+    """Values with which it has trained, of the hyper-parameters that are taken over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Change:
     donor: str
     """Trial whose parameters and optimizer state it took over."""
     values: Mapping[str, Any]
-    """Hyper-parameters that may change, with their values from the next epoch on."""
+    """Hyper-parameters that were taken over, some of them changed, with their values from the next epoch on."""
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ class Settings:
     folds: int | None = None
     """Number of folds of the cross-validation, which a function or script is told; None without one."""
     changing: tuple[str, ...] = ()
-    """Hyper-parameters that may change while an array trains, in a population."""
+    """Hyper-parameters whose values may change while an array trains, in a population."""
 
     @property
     def scales_loss(self) -> bool:

@@ -78,7 +78,10 @@ class OptimizerSettings:
         for change in changes:
             values |= {name: value for name, value in change.items() if name != "epoch"}
             later.append((change["epoch"], cls.of(values)))
-        return replace(cls._of(hp), later=tuple(later)) if changes else cls._of(hp)
+        settings = cls._of(hp)
+        if settings.ema_decay is None and any(each.ema_decay is not None for _, each in later):
+            raise ValueError("hyper-parameter ema_decay: an average begins with the first epoch; give its decay there")
+        return replace(settings, later=tuple(later))
 
     @classmethod
     def _of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:

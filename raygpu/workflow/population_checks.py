@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from raygpu.config import SweepConfig
@@ -11,7 +11,7 @@ from raygpu.config.population_section import OF_STEPS
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.records.trial_records import Records
-from raygpu.search.exploration import changing, populations
+from raygpu.search.exploration import changing, in_common, populations, taken_over
 from raygpu.search.lineage import LineageSegment, lineage, schedule
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import Group
@@ -21,7 +21,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.torch.experiment import overrides
 
 KERAS = ("lr",)
-"""Hyper-parameters that may change in a Keras trial: its steps are traced with the others."""
+"""Hyper-parameters that may change in a Keras trial: its steps are traced with the other numbers."""
 
 
 def population_faults(config: SweepConfig, space: Space, trials: Sequence[Trial]) -> list[str]:
@@ -29,13 +29,20 @@ def population_faults(config: SweepConfig, space: Space, trials: Sequence[Trial]
     if config.population.interval is None:
         return []
     try:
-        names = [parameter.name for parameter in changing(config.population, space)]
+        names = taken_over(changing(config.population, space), space, "torch")
     except BadInput as error:
         return list(error.faults)
-    sizes = Counter(populations(trials, names).values())
-    if max(sizes.values(), default=0) > 1:
+    return _alone(trials, names)
+
+
+def _alone(trials: Sequence[Trial], names: Collection[str]) -> list[str]:
+    """Return the fault of a population in which no trial could take over another one's parameters. names: of the
+    hyper-parameters that are taken over."""
+    if max(Counter(populations(trials, names).values()).values(), default=0) > 1:
         return []
-    others = sorted({name for trial in trials for name in trial.hyperparameters} - set(OF_STEPS))
+    all_values = [in_common(trial, names) for trial in trials]
+    every = sorted({name for values in all_values for name in values})
+    others = [name for name in every if len({values.get(name) for values in all_values}) > 1]
     why = f"no two trials are alike in {', '.join(others)}, which cannot change" if others else "there is one trial"
     return [f"population: {why}: none could take over another's parameters"]
 
@@ -61,19 +68,23 @@ def require_population(
             f"population: {drawn} is drawn by a trial's seed, and no checkpoint holds it: a member would take over"
             " parameters without it; make it a persistent buffer"
         )
-    names = [parameter.name for parameter in changing(section, space)]
+    parameters = changing(section, space)
+    names = [parameter.name for parameter in parameters]
     if source.kind == "keras" and (others := [name for name in names if name not in KERAS]):
         raise BadInput(
             f"population.change: {', '.join(others)} cannot change in a Keras trial, whose steps are traced; give"
             ' change = ["lr"]'
         )
     read = {name for group in groups for name, _ in group.signature.values}
-    if wrong := [name for name in names if name in read]:
+    taken, trials = taken_over(parameters, space, source.kind), getattr(sampler, "trials", ())
+    if wrong := [name for name in taken if name in read]:
         raise BadInput(
             f"population.change: {wrong[0]} is read by model(), a forward, augment() or training_step(), so it cannot"
             " change while a trial trains"
         )
-    return _lines(config, names, populations(getattr(sampler, "trials", ()), names))
+    if trials and (faults := _alone(trials, taken)):
+        raise BadInput(faults)
+    return _lines(config, names, populations(trials, taken))
 
 
 def _drawn(code: Any, hp: Mapping[str, Any]) -> str | None:
@@ -97,11 +108,10 @@ def _lines(config: SweepConfig, names: Iterable[str], groups: Mapping[str, str])
     return [line, f"population: {len(sizes)} of them, since trials differ in values that cannot change{more}"]
 
 
-def winners_lineage(config: SweepConfig, space: Space, records: Records, best: TrialRecord) -> list[LineageSegment]:
+def winners_lineage(records: Records, best: TrialRecord) -> list[LineageSegment]:
     """Return whose parameters the best trial has at the epoch of its score, and how they were trained."""
-    names = [parameter.name for parameter in changing(config.population, space)]
     begun = {
-        name: {key: value for key, value in record.trial.hyperparameters.items() if key in names}
+        name: {key: value for key, value in record.trial.hyperparameters.items() if key in OF_STEPS}
         for name, record in records.by_id.items()
     }
     changes = {name: record.changes for name, record in records.by_id.items()}

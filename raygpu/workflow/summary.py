@@ -25,7 +25,6 @@ from raygpu.records.training_progress import History
 from raygpu.records.trial_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
-from raygpu.search.space import parse
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.training.callable.working_folder import settle
@@ -273,8 +272,7 @@ def _schedule_of(config: SweepConfig, records: Records, best: TrialRecord) -> di
     """Return the values that the best trial of a population was trained with, epoch by epoch; empty without one."""
     if config.population.interval is None:
         return {}
-    space = parse(config.space, config.search.algorithm)
-    return winners_values(winners_lineage(config, space, records, best), records, best)
+    return winners_values(winners_lineage(records, best), records, best)
 
 
 def _winners(records: Records, best: TrialRecord) -> list[str]:

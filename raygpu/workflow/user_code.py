@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
+from raygpu.config.population_section import OF_RATE
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
@@ -301,9 +302,12 @@ def _require_changes(config: TrainConfig, source: Source, code: Any) -> None:
     """Raise BadInput for changes of hyper-parameters that the user's code cannot take while it trains."""
     if config.changes and not isinstance(code, Experiment):
         raise BadInput(f"changes: a {source.kind} keeps its parameters to itself; a TorchExperiment is wanted")
-    traced = sorted({name for change in config.changes for name in change} - {"epoch", "lr"})
+    traced = sorted({name for change in config.changes for name in change} - {"epoch", *OF_RATE})
     if source.kind == "keras" and traced:
-        raise BadInput(f"changes: {traced[0]} cannot change in a Keras training, whose steps are traced; lr can")
+        raise BadInput(
+            f"changes: {traced[0]} cannot change in a Keras training, whose steps are traced; allowed:"
+            f" {', '.join(OF_RATE)}"
+        )
 
 
 def _require_clip_norm_alone(config: TrainConfig, source: Source, code: Experiment) -> None:

@@ -13,7 +13,7 @@ from ray.tune.schedulers import pbt as ray_pbt
 
 from raygpu.config.population_section import PopulationSection
 from raygpu.errors import BadInput
-from raygpu.search.exploration import changing, explore, populations, quantiles
+from raygpu.search.exploration import changing, explore, populations, quantiles, taken_over
 from raygpu.search.space import Parameter, parse
 from raygpu.search.trials import Trial
 
@@ -157,6 +157,31 @@ def test_trials_that_differ_in_what_cannot_change_are_populations_of_their_own()
 
 def test_trials_that_differ_in_their_steps_alone_are_one_population() -> None:
     trials = [Trial(f"t{i:04d}", i, {"lr": 0.1 * i, "momentum": 0.3 * i, "gamma": i, "hidden": 16}) for i in range(4)]
-    assert len(set(populations(trials, ["lr", "momentum"]).values())) == 1
-    apart = populations(trials, ["lr"])
-    assert apart["t0000"] != apart["t0001"] == apart["t0002"] == apart["t0003"], "the first one has no momentum"
+    assert len(set(populations(trials, ["lr", "momentum", "gamma"]).values())) == 1
+    assert len(set(populations(trials, ["lr", "gamma"]).values())) == 4, "their momentum would not be taken over"
+
+
+def test_a_trial_takes_over_all_numbers_of_a_step_in_which_trials_differ() -> None:
+    rates = {"schedule": {"choice": ["constant", "cosine"]}, "warmup_epochs": {"uniform": [0, 3]}, "gamma": 0.5}
+    space = parse({**SPACE, **rates, "nesterov": True})
+    parameters = changing(PopulationSection(interval=1, change="momentum"), space)
+    rate = ("lr", "schedule", "warmup_epochs")
+    assert taken_over(parameters, space, "torch") == ("momentum", "lr", "weight_decay", *rate[1:], "nesterov")
+    assert taken_over([PARAMETERS["lr"]], space, "keras") == rate, "the others are traced"
+    assert taken_over([PARAMETERS["eps"]], parse(SPACE), "torch") == ("eps", "lr", "momentum", "weight_decay")
+
+
+def test_a_value_that_a_donor_does_not_have_is_not_taken_over() -> None:
+    spaces = [{"schedule": "constant"}, {"schedule": "step", "gamma": 0.5}, {"schedule": "step", "gamma": 0.1}]
+    trials = [Trial(Trial.name(i), i, {"lr": 0.1, **values}) for i, values in enumerate(spaces)]
+    apart = populations(trials, ["lr", "schedule", "gamma"])
+    assert apart["t0000"] != apart["t0001"] == apart["t0002"]
+
+
+def test_what_does_not_change_is_the_donors_and_nesterov_keeps_its_momentum() -> None:
+    (momentum,) = parse({"momentum": {"choice": [0.0, 0.9]}}).parameters
+    for nesterov, found in ((True, {0.9}), (False, {0.0, 0.9})):
+        donor = {"momentum": 0.9, "lr": 0.1, "nesterov": nesterov, "schedule": "cosine"}
+        explored = [explore(random.Random(i), donor, [momentum], 0.5) for i in range(20)]
+        assert {values["momentum"] for values in explored} == found
+        assert all(values | {"momentum": 0.9} == donor for values in explored)

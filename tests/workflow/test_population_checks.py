@@ -37,8 +37,8 @@ def config(space: dict[str, Any] | None = None, **population: Any) -> tuple[Swee
     return validated(values, SweepConfig, "a.toml"), parse(space or SPACE)
 
 
-def required(kind: str, read: tuple[str, ...] = ("hidden",), code: Any = None, **population: Any) -> list[str]:
-    made, space = config(**population)
+def required(kind: str, read: tuple[str, ...] = ("hidden",), code: Any = None, **values: Any) -> list[str]:
+    made, space = config(**values)
     groups = [Group(Signature(tuple((name, "16") for name in read)))]
     sampler: Any = SimpleNamespace(trials=random_trials(space, 4, 0))
     source: Any = SimpleNamespace(kind=kind, name="mine:Mine")
@@ -49,7 +49,7 @@ def required(kind: str, read: tuple[str, ...] = ("hidden",), code: Any = None, *
     ("space", "population", "line"),
     [
         ({"lr": 0.1, "hidden": {"choice": [1, 2]}}, {}, "[space] draws nothing that may change"),
-        ({**SPACE, "dropout": {"uniform": [0, 1]}}, {}, "no two trials are alike in dropout, hidden, which cannot"),
+        ({**SPACE, "dropout": {"uniform": [0, 1]}}, {}, "no two trials are alike in dropout, which cannot"),
         (None, {"change": ["eps"]}, "population.change: read 'eps', which [space] does not have"),
     ],
 )
@@ -83,9 +83,20 @@ def test_an_optimizer_of_its_own_has_no_population() -> None:
 
 
 def test_a_keras_population_may_change_the_learning_rate() -> None:
-    assert required("keras", change=["lr"]) == [
+    assert required("keras", change=["lr"], space={**SPACE, "momentum": 0.5, "warmup_epochs": {"uniform": [0, 1]}}) == [
         "population: after epochs 2, 4 the worst 25% take over the best ones' parameters; lr may change"
     ]
+
+
+def test_a_keras_trial_takes_over_no_number_of_a_traced_step() -> None:
+    with pytest.raises(BadInput, match="population: no two trials are alike in momentum, which cannot change"):
+        required("keras", change=["lr"])
+
+
+def test_a_number_that_the_model_reads_is_not_taken_over() -> None:
+    with pytest.raises(BadInput, match=r"momentum is read by model.*so it cannot change"):
+        required("torch", ("hidden", "momentum"), change=["lr"])
+    assert required("torch", change=["lr"])
 
 
 def test_a_winner_is_described_by_the_history_of_its_parameters() -> None:
@@ -100,7 +111,7 @@ def test_a_winner_is_described_by_the_history_of_its_parameters() -> None:
     assert not records.change("t0001", change), "told again after a lost worker"
     best = records.ranked()[0]
     assert best.trial.trial_id == "t0001"
-    stretches = winners_lineage(made, space, records, best)
+    stretches = winners_lineage(records, best)
     values = winners_values(stretches, records, best)
     first = records.by_id["t0000"].trial
     assert values["seed"] == first.seed
@@ -115,11 +126,10 @@ def test_a_winner_is_described_by_the_history_of_its_parameters() -> None:
 
 
 def test_a_trial_without_takeovers_is_itself() -> None:
-    made, space = config()
     records = Records(1, Scoring("loss", maximize=False), [Device(0, "n", "0", "gpu")], 6)
     trial = Trial("t0000", 5, {"lr": 0.1, "momentum": 0.0, "hidden": 16})
     records.start(trial)
     records.add("t0000", [EpochResult(6, {"loss": 1.0})], 0)
-    values = winners_values(winners_lineage(made, space, records, records.by_id["t0000"]), records, records.ranked()[0])
+    values = winners_values(winners_lineage(records, records.by_id["t0000"]), records, records.ranked()[0])
     assert "changes" not in values
     assert values["hyperparameters"] == dict(trial.hyperparameters)

@@ -35,7 +35,7 @@ class Member:
 
     trial: Trial
     begun: Mapping[str, Any]
-    """Values at its start, of the hyper-parameters that may change."""
+    """Values at its start, of the hyper-parameters that it may take over."""
     reached: dict[int, Reached] = field(default_factory=dict)
     decided: dict[int, Change | None] = field(default_factory=dict)
 
@@ -70,8 +70,8 @@ class MemberChanges:
 class Evolution:
     """The members of one worker in their population.
 
-    epochs: after which trials are compared. changing: names of the hyper-parameters that may change. folder: storage
-    of the parameters that trials of different workers give each other.
+    epochs: after which trials are compared. changing: names of the hyper-parameters that a trial takes over. folder:
+    storage of the parameters that trials of different workers give each other.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class Evolution:
         return any(later >= epoch for later in self._epochs)
 
     def with_values(self, name: str, result: EpochResult) -> EpochResult:
-        """Return an epoch's result with the values that it was trained with, as metrics."""
+        """Return an epoch's result with the numbers that it was trained with, as metrics."""
         values = self.members[name].values(result.epoch)
-        numbers = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
+        numbers = {key: float(value) for key, value in values.items() if type(value) in (int, float)}
         return replace(result, metrics={**result.metrics, **numbers})
 
     def is_due(self, array: ChangingArray) -> bool:

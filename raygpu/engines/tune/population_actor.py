@@ -132,11 +132,11 @@ class PopulationSettings:
     epochs: frozenset[int]
     """Epochs after which trials are compared."""
     changing: tuple[str, ...]
-    """Hyper-parameters that may change."""
+    """Hyper-parameters that a trial takes over, those that may change first."""
     folder: Storage
     """Storage for the parameters that trials give to others, with a folder for each epoch."""
 
 
 def begun_values(trial: Trial, changing: Sequence[str]) -> dict[str, Any]:
-    """Return a trial's values at its start, of the hyper-parameters that may change."""
+    """Return a trial's values at its start, of the hyper-parameters that it may take over."""
     return {name: trial.hyperparameters[name] for name in changing if name in trial.hyperparameters}

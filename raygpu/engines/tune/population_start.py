@@ -8,7 +8,7 @@ from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.tune.population_actor import PopulationActor, PopulationSettings
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.planning.gpu_shares import ArrayPlan, Plan
-from raygpu.search.exploration import changing, populations
+from raygpu.search.exploration import changing, populations, taken_over
 from raygpu.search.population import Population
 from raygpu.search.samplers import DrawnTrials
 from raygpu.search.signature import array_members
@@ -30,8 +30,9 @@ def population_settings(
     assert config.epochs is not None  # the schema asks for them
     assert isinstance(context.sampler, DrawnTrials)
     trials = context.sampler.trials
-    parameters = changing(config.population, parse(config.space, config.search.algorithm))
-    names = tuple(parameter.name for parameter in parameters)
+    space = parse(config.space, config.search.algorithm)
+    parameters = changing(config.population, space)
+    names = taken_over(parameters, space, context.source.kind)
     population = Population(
         config.population,
         parameters,

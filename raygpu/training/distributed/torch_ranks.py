@@ -159,7 +159,7 @@ class TorchParallel(ParallelTraining):
         return super()._lr(step) if lr is None else lr
 
     def _use(self, settings: OptimizerSettings) -> None:
-        self.solo.optimizer.use(settings)
+        self.solo.use(settings)
 
     def _begin_steps(self) -> None:
         split = [self.coordinator.local_batches(*self._bounds[i]) for i in (0, -1)]

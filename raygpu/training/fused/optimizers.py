@@ -40,7 +40,7 @@ class ArrayOptimizer:
             raise ValueError(f"optimizer: members of one array need one kind, but have {', '.join(sorted(kinds))}")
         self.kind: OptimizerName = kinds.pop()
         self.uses_momentum = self.kind == "sgd" and ("momentum" in changing or any(s.momentum for s in members))
-        self.uses_nesterov = any(s.nesterov for s in members)
+        self.uses_nesterov = "nesterov" in changing or any(s.nesterov for s in members)
         self.uses_decay = "weight_decay" in changing or any(s.weight_decay for s in members)
         self.uses_clipping = "clip_norm" in changing or any(s.clip_norm is not None for s in members)
         self.has_average = any(s.ema_decay is not None for s in members)

@@ -34,6 +34,11 @@ class ParameterAverage:
         """The average of each; None before the first step."""
         self._update = get_ema_multi_avg_fn(decay)
 
+    def use(self, decay: float) -> None:
+        """Go on with another decay."""
+        if decay != self._decay:
+            self._decay, self._update = decay, get_ema_multi_avg_fn(decay)
+
     @property
     def _buffers(self) -> list[torch.Tensor]:
         return [getattr(module, name) for module, name in self._places]

@@ -106,6 +106,12 @@ class TorchSolo(Training):
         decay = self.optimizer_settings.ema_decay
         return None if decay is None else ParameterAverage(self.model, decay)
 
+    def use(self, settings: OptimizerSettings) -> None:
+        """Go on with these numbers of the optimizer and of the moving average."""
+        self.optimizer.use(settings)
+        if self.average is not None and settings.ema_decay is not None:
+            self.average.use(settings.ema_decay)
+
     def take_step(self, lr: float) -> None:
         """Take an optimizer step by the gradients that the parameters have, and drop these. In fp16 they are unscaled
         already, and a step that overflowed is left out."""
@@ -165,7 +171,7 @@ class TorchSolo(Training):
         """
         self.model.train()
         settings = self.optimizer_settings.in_epoch(epoch)
-        self.optimizer.use(settings)
+        self.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
         sizes = [settings.parts_of(len(indices)) for indices in chosen]
         batches = self._batches(epoch, chosen, sizes)
@@ -302,7 +308,7 @@ class TorchSolo(Training):
         self.model.load_state_dict(unaveraged(state))
         if self.average is not None:
             self.average.load_average(state)
-        self.optimizer.use(self.optimizer_settings.in_epoch(epoch))
+        self.use(self.optimizer_settings.in_epoch(epoch))
         self.optimizer.load_state_dict(state["optimizer"])
         self.loss_scale.load_state_dict(state.get("loss_scale", {}))  # an older version has none
 

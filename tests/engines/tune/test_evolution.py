@@ -17,8 +17,8 @@ from raygpu.engines.tune.array_checkpoint import POPULATION
 from raygpu.engines.tune.evolution import Evolution
 from raygpu.engines.tune.population_actor import PopulationActor, PopulationClient
 from raygpu.planning.batches import batch_bounds, epoch_order
-from raygpu.search.exploration import populations
-from raygpu.search.lineage import lineage
+from raygpu.search.exploration import changing, populations, taken_over
+from raygpu.search.lineage import lineage, schedule
 from raygpu.search.population import Population
 from raygpu.search.space import parse
 from raygpu.search.trials import EpochResult, Trial
@@ -42,7 +42,21 @@ SPACES: dict[str, dict[str, Any]] = {
         "weight_decay": {"choice": [0.0, 1e-3, 1e-2]},
     },
     "adam": {"lr": {"loguniform": [1e-4, 0.1]}, "weight_decay": {"uniform": [0.0, 0.1]}, "betas": (0.8, 0.99)},
+    "taken": {
+        "optimizer": "sgd",
+        "momentum": {"choice": [0.5, 0.9]},
+        "lr": {"loguniform": [1e-3, 0.3]},
+        "schedule": {"choice": ["constant", "cosine", "step"]},
+        "step_epochs": {"choice": [1, 2]},
+        "gamma": {"uniform": [0.3, 0.9]},
+        "warmup_epochs": {"choice": [0, 3]},
+        "nesterov": {"choice": [True, False]},
+        "ema_decay": {"uniform": [0.5, 0.99]},
+        "clip_norm": {"uniform": [0.5, 2.0]},
+    },
 }
+CHANGE = {"taken": "momentum"}
+"""Of the hyper-parameters that trials of a space differ in, those that change; by default all of `auto`."""
 
 
 class Local(PopulationClient):
@@ -62,11 +76,11 @@ class Game:
             Trial(Trial.name(i), 10 + i, {"batch_size": 50, "optimizer": optimizer, **shape, **space.draw(seed, i)})
             for i in range(count)
         ]
-        self.changing = tuple(p.name for p in space.parameters if p.kind != "constant")
+        section = PopulationSection(interval=2, change=CHANGE.get(optimizer, "auto"))
+        parameters = changing(section, space)
+        self.changing = taken_over(parameters, space, "torch")
         groups = populations(self.trials, self.changing)
-        section = PopulationSection(interval=2)
-        changing = [p for p in space.parameters if p.name in self.changing]
-        self.population = Population(section, changing, groups, epochs=EPOCHS, seed=seed, maximize=False)
+        self.population = Population(section, parameters, groups, epochs=EPOCHS, seed=seed, maximize=False)
         self.folder, self.epochs = folder, frozenset(section.epochs(EPOCHS))
         self.scores: dict[str, float] = {}
 
@@ -113,10 +127,13 @@ class Game:
 def model_of(array: Any, trial: Trial) -> dict[str, torch.Tensor]:
     if isinstance(array, TorchArray):
         return array.member_state(trial.trial_id)["model"]
-    return array.solo.model.state_dict()
+    return array.solo.state()["model"]
 
 
-@pytest.mark.parametrize(("optimizer", "model"), [("sgd", "mlp"), ("sgd", "resnet"), ("adam", "mlp")])
+@pytest.mark.parametrize(
+    ("optimizer", "model"),
+    [("sgd", "mlp"), ("sgd", "resnet"), ("adam", "mlp"), ("taken", "mlp"), ("taken", "resnet")],
+)
 def test_members_of_one_array_equal_those_of_several_and_trainings_alone(
     optimizer: str, model: str, tmp_path: Path
 ) -> None:
@@ -139,7 +156,7 @@ def test_members_of_one_array_equal_those_of_several_and_trainings_alone(
         without = solo(games[0].kind(), trial, torch.float64, EPOCHS)
         for _ in range(EPOCHS):
             without.run_epoch()
-        apart = difference(model_of(whole[0], trial), parameters(without.model))
+        apart = difference(model_of(whole[0], trial), without.state()["model"])
         assert apart <= EXACT if untouched else apart > 1e-3
 
 
@@ -251,6 +268,26 @@ def test_the_winners_schedule_is_the_history_of_its_parameters(tmp_path: Path) -
         for epoch in range(stretch.first, stretch.last + 1):
             train_epoch(training, optimizer, by_id[stretch.trial_id].seed, epoch, hp["lr"])
     assert difference(model_of(array, by_id[name]), parameters(training.model)) <= EXACT
+
+
+def test_a_trial_goes_on_with_all_numbers_of_its_donor_and_the_schedule_is_that_of_its_lineage(tmp_path: Path) -> None:
+    game = Game("taken", "mlp", tmp_path)
+    (evolution,) = game.play([game.array(game.trials)])
+    members = evolution.members
+    changes = {name: member.changes for name, member in members.items()}
+    assert sum(map(len, changes.values())) >= 2
+    for name, each in changes.items():
+        for change in each:
+            own, donors = members[name].settings(), members[change.donor].settings()
+            after, before = own.in_epoch(change.epoch + 1), donors.in_epoch(change.epoch)
+            assert replace(after, momentum=before.momentum, later=()) == replace(before, later=())
+        segments = lineage(name, EPOCHS, changes, {n: m.begun for n, m in members.items()})
+        root = members[segments[0].trial_id].trial.hyperparameters
+        trained_again = OptimizerSettings.of(root, schedule(segments))
+        for segment in segments:
+            for epoch in range(segment.first, segment.last + 1):
+                trained = members[segment.trial_id].settings().in_epoch(epoch)
+                assert replace(trained_again.in_epoch(epoch), later=()) == replace(trained, later=())
 
 
 def replaced(old: BuiltinOptimizer, new: OptimizerSettings) -> BuiltinOptimizer:

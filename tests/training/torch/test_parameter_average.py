@@ -259,3 +259,20 @@ def test_a_checkpoint_of_a_trial_without_an_average_begins_one(tmp_path: Path) -
 def test_a_decay_out_of_range_is_refused(read: Any) -> None:
     with pytest.raises(ValueError, match=r"ema_decay: read .*; a number from 0 to below 1 is wanted"):
         OptimizerSettings.of({"ema_decay": read})
+
+
+def test_a_training_goes_on_with_another_decay_and_an_average_cannot_begin_later() -> None:
+    changes = [{"epoch": 2, "ema_decay": 0.5}]
+    averages = []
+    for settings in (OptimizerSettings.of(HP, changes), OptimizerSettings.of(HP)):
+        training = TorchSolo(
+            Net(), few(), Trial("t0000", 7, HP), Settings(EPOCHS, 1, "float32", Path()), DEVICE, torch.float64,
+            optimizer_settings=settings,
+        )  # fmt: skip
+        training.run_epoch()
+        training.run_epoch()
+        averages.append(training.state())
+    assert difference(averages[0][UNAVERAGED], averages[1][UNAVERAGED]) == 0
+    assert difference(averages[0]["model"], averages[1]["model"]) > 1e-3
+    with pytest.raises(ValueError, match="ema_decay: an average begins with the first epoch"):
+        OptimizerSettings.of({"lr": 0.1}, changes)
