@@ -9,10 +9,13 @@ import pytest
 
 from experiments.digits import Mlp
 from raygpu.config import SweepConfig, TrainConfig, validated
+from raygpu.engines.tune.population_actor import begun_values
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.device import Device
 from raygpu.records.trial_records import Records
+from raygpu.search.exploration import changing, populations, taken_over
+from raygpu.search.population import MemberScores, Population, Reached
 from raygpu.search.scoring import Scoring
 from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, parse, random_trials
@@ -123,6 +126,45 @@ def test_a_winner_is_described_by_the_history_of_its_parameters() -> None:
     settings = OptimizerSettings.of(training.hyperparameters, training.changes)
     assert [settings.in_epoch(epoch).lr for epoch in (2, 3)] == [first.hyperparameters["lr"], 0.05]
     assert settings.scaled(2.0).in_epoch(3).lr == 0.1
+
+
+def test_the_schedule_of_a_winner_is_that_of_each_epochs_trainer() -> None:
+    """The winner would have had a warm-up and cosine; its donor, which trained the first epochs, had neither."""
+    donors = {"lr": 0.1, "momentum": 0.5, "schedule": "constant", "warmup_epochs": 0, "hidden": 16}
+    own = {"lr": 0.3, "momentum": 0.9, "schedule": "cosine", "warmup_epochs": 5, "hidden": 16}
+    space = {
+        "lr": {"loguniform": [1e-3, 1.0]},
+        "momentum": {"uniform": [0.0, 0.9]},
+        "schedule": {"choice": ["constant", "cosine"]},
+        "warmup_epochs": {"choice": [0, 5]},
+        "hidden": 16,
+    }
+    made, parsed = config(space, change=["momentum"])
+    trials = [Trial("t0000", 1, donors), Trial("t0001", 2, own)]
+    parameters = changing(made.population, parsed)
+    names = taken_over(parameters, parsed, "torch")
+    population = Population(made.population, parameters, populations(trials, names), epochs=6, seed=0, maximize=False)
+    reports = [
+        MemberScores(trial.trial_id, {2: Reached(place, begun_values(trial, names))}, {})
+        for place, trial in enumerate(trials)
+    ]
+    records = Records(2, Scoring("loss", maximize=False), [Device(0, "n", "0", "gpu")], 6)
+    orders = population.exchange(2, reports)
+    assert orders is not None
+    for place, trial in enumerate(trials):
+        records.start(trial)
+        records.add(trial.trial_id, [EpochResult(e, {"validation/loss": 1.0 - place}) for e in range(1, 7)], 0)
+        records.end(trial.trial_id, "finished")
+    assert records.change("t0001", orders.changes["t0001"])
+    best = records.ranked()[0]
+    assert best.trial.trial_id == "t0001"
+    values = winners_values(winners_lineage(records, best), records, best)
+    plain = training_values(made, "pop", best.trial, score=0.0, score_epoch=6, epochs=6)
+    training = validated(plain | values, TrainConfig, "best.toml")
+    settings = OptimizerSettings.of(training.hyperparameters, training.changes)
+    for epoch in range(1, 7):
+        present = settings.in_epoch(epoch)
+        assert (present.lr, present.schedule, present.warmup_epochs) == (0.1, "constant", 0), epoch
 
 
 def test_a_trial_without_takeovers_is_itself() -> None:
