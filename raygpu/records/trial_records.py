@@ -75,7 +75,7 @@ class Records:
         """Moment and result of the last estimate of the time left."""
         self._curves: dict[str, Curve] = {}
         self._further: dict[str, dict[int, tuple[float | None, ...]]] = {}
-        """Values of the further metrics by trial and epoch, at the epochs that were a worker's best."""
+        """Values of the further metrics by trial and epoch, at the epochs whose metric was the score."""
         self._lock = RLock()
 
     @property
@@ -107,9 +107,9 @@ class Records:
             record = self.by_id.get(trial.trial_id)
             if record is None or record.ended:
                 used = record.rgu_hours if record is not None else None
-                record = self.by_id[trial.trial_id] = TrialRecord(
-                    trial, rgu_hours=used, score_rule=self.scoring.score_rule
-                )
+                rule, further = self.scoring.score_rule, self.scoring.further_values({})
+                record = TrialRecord(trial, rgu_hours=used, score_rule=rule, further=further)
+                self.by_id[trial.trial_id] = record
                 self._curves.pop(trial.trial_id, None)
                 self._further.pop(trial.trial_id, None)
             record.status = "running"
@@ -133,6 +133,7 @@ class Records:
                 record.gpu_index = gpu_index
                 self.gpus.used.add(gpu_index)
             new = [result for result in results if result.epoch > record.epochs]
+            further = self._further.setdefault(trial_id, {}) if self.scoring.further else {}
             if new and self.first_epoch_s is None:
                 self.first_epoch_s = command_age_s()
             for result in new:
@@ -145,7 +146,7 @@ class Records:
                         record.scores.last_epoch == result.epoch if self.scoring.score_rule == "last" else is_best
                     )
                     if is_score:
-                        record.further = self.scoring.further_values(result.metrics)
+                        record.further = further[result.epoch] = self.scoring.further_values(result.metrics)
                     if record.scores.last is not None and math.isfinite(record.scores.last):
                         self._curves.setdefault(trial_id, Curve()).add(result.epoch, record.scores.last)
                 if result.num_samples is not None and result.train_s is not None:
@@ -159,7 +160,6 @@ class Records:
                     record.samples_per_s = rate if rate is not None and math.isfinite(rate) else None
             if best is not None:
                 record.scores.best, record.scores.best_epoch, record.scores.best_loss = best
-                further = self._further.setdefault(trial_id, {})
                 further |= {r.epoch: self.scoring.further_values(r.metrics) for r in results if r.epoch == best.epoch}
                 record.further = further.get(best.epoch, record.further)
             record.score = record.scores.score(self.scoring)
@@ -175,7 +175,7 @@ class Records:
             record.go_back(epoch, scores, scores.score(self.scoring))
             record.gpu_index = record.gpu_index if epoch else None
             further = self._further[trial_id] = {n: v for n, v in self._further.get(trial_id, {}).items() if n <= epoch}
-            record.further = further.get(record.score_epoch or 0, ())
+            record.further = further.get(record.score_epoch or 0, self.scoring.further_values({}))
             self._curves.setdefault(trial_id, Curve()).cut(epoch)
             return True
 

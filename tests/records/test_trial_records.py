@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,24 @@ def test_further_metrics_are_those_of_the_epoch_that_scored() -> None:
     kept.add("t0000", [EpochResult(1, {"accuracy": 0.5, "latency_ms": 7.0})], None)
     kept.add("t0000", [EpochResult(2, {"latency_ms": 99.0}), EpochResult(3, {"samples_per_s": 1.0})], None)
     assert (kept.by_id["t0000"].score, kept.by_id["t0000"].further) == (0.5, (7.0,))
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+def test_a_trial_that_goes_back_has_the_further_metrics_of_its_epoch(which: Any) -> None:
+    kept = Records(3, Scoring("accuracy", True, which, (("latency_ms", False),)), DEVICES, epochs=4)
+    scores = [TrialScores() for _ in range(3)]
+    for number in range(3):
+        kept.start(trial(number))
+        for epoch in (1, 2, 3):
+            told = EpochResult(epoch, {"accuracy": epoch / 10, "latency_ms": 10.0 * epoch})
+            kept.add(Trial.name(number), [told], None)
+            if epoch <= number:
+                scores[number].take(kept.scoring, told)
+    for number in range(3):
+        kept.go_back(Trial.name(number), number, scores[number])
+    objectives = [kept.by_id[Trial.name(number)].objectives for number in range(3)]
+    assert objectives == [None, (0.1, 10.0), (0.2, 20.0)]
+    assert [record.trial.trial_id for record in kept.front()] == ["t0002", "t0001"]
 
 
 def test_further_metrics_are_those_of_the_training_whose_parameters_were_kept() -> None:
