@@ -161,7 +161,8 @@ class StoppingSection(Section):
     min_trials: Annotated[int, Field(ge=1)] = 3
     """median: no trial is stopped before this many others have results."""
     patience: Annotated[int, Field(ge=1)] | None = None
-    """Also stop a trial whose score has not improved for this many epochs, or reports. Default: never."""
+    """Also stop a trial whose score has not improved for this many epochs, or reports, those without the metric
+    included. Default: never."""
     min_delta: Annotated[float, Field(ge=0)] = 0.0
     """patience: the least by which a score has to be better to count as improved."""
 

@@ -28,6 +28,8 @@ class Halving:
     trial had at this rung and later.
     """
 
+    at_rungs = True
+
     def __init__(self, grace_epochs: float, reduction: float, max_epochs: int, *, maximize: bool) -> None:
         self.quantile = (1 - 1 / reduction) * 100 / 100  # as rounded on the way through numpy's percentiles
         self.sign = 1 if maximize else -1

@@ -71,6 +71,8 @@ class Hyperband:
     the same answer.
     """
 
+    at_rungs = True
+
     def __init__(
         self, grace_epochs: int, reduction: float, max_epochs: int, *, maximize: bool, brackets: int | None = None
     ) -> None:

@@ -17,6 +17,8 @@ class Median:
     had at this epoch and later.
     """
 
+    at_rungs = False
+
     def __init__(self, grace_epochs: int, min_trials: int, *, maximize: bool) -> None:
         self.grace_epochs = grace_epochs
         self.min_trials = min_trials

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 PATIENCE = "patience"
@@ -11,6 +11,10 @@ PATIENCE = "patience"
 
 class StoppingRule(Protocol):
     """A rule that compares trials."""
+
+    at_rungs: bool
+    """Whether a trial is compared at some epochs alone, by its last score even if it is of an earlier epoch; a rule of
+    every epoch looks at scores of that epoch."""
 
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
         """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
@@ -22,10 +26,13 @@ class StoppingRule(Protocol):
 class Patience:
     """The rule of Keras' `EarlyStopping`, for each trial by itself.
 
-    A trial stops after `patience` epochs in which its score was not better than its best by more than `min_delta`, but
-    not before epoch `grace_epochs`. Asked again about an epoch, as after a lost worker, it forgets what the trial had
-    from this epoch on, which the trial repeats: to the same scores it gives the same answers, to others new ones.
+    A trial stops whose last better score, by more than `min_delta`, is at least `patience` epochs old, but not before
+    epoch `grace_epochs`. An epoch without a score counts, and no trial stops at it. Asked again about an epoch, as
+    after a lost worker, it forgets what the trial had from this epoch on, which the trial repeats: to the same scores
+    it gives the same answers, to others new ones.
     """
+
+    at_rungs = False
 
     def __init__(self, patience: int, min_delta: float, grace_epochs: int, *, maximize: bool) -> None:
         self.patience = patience
@@ -65,10 +72,13 @@ class WithPatience:
         """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
         return frozenset(self.reasons(epoch, scores))
 
-    def reasons(self, epoch: int, scores: Sequence[tuple[str, float]]) -> Mapping[str, str | None]:
-        """Return the trials that stop, each with the reason; None for a trial that the other rule stops."""
-        impatient: dict[str, str | None] = dict.fromkeys(self.patience.decide(epoch, scores), PATIENCE)
-        by_rule = self.rule.decide(epoch, scores) if self.rule is not None else frozenset()
+    def reasons(
+        self, epoch: int, scores: Sequence[tuple[str, float]], stale: Collection[str] = ()
+    ) -> Mapping[str, str | None]:
+        """Return the trials that stop, each with the reason; None for a trial that the other rule stops. stale: see
+        `reasons`."""
+        impatient: dict[str, str | None] = dict.fromkeys(_decided(self.patience, epoch, scores, stale), PATIENCE)
+        by_rule = _decided(self.rule, epoch, scores, stale) if self.rule is not None else frozenset()
         return impatient | dict.fromkeys(by_rule)
 
     def forget(self, trial_ids: Iterable[str]) -> None:
@@ -79,8 +89,19 @@ class WithPatience:
             self.rule.forget(names)
 
 
-def reasons(rule: StoppingRule, epoch: int, scores: Sequence[tuple[str, float]]) -> Mapping[str, str | None]:
-    """Return the trials that a rule stops after this epoch, each with its reason; None if it is the rule's own."""
+def reasons(
+    rule: StoppingRule | WithPatience, epoch: int, scores: Sequence[tuple[str, float]], stale: Collection[str] = ()
+) -> Mapping[str, str | None]:
+    """Return the trials that a rule stops after this epoch, each with its reason; None if it is the rule's own.
+
+    stale: trials among these that did not report the metric in this epoch, so that their scores are earlier ones.
+    """
     if isinstance(rule, WithPatience):
-        return rule.reasons(epoch, scores)
-    return dict.fromkeys(rule.decide(epoch, scores))
+        return rule.reasons(epoch, scores, stale)
+    return dict.fromkeys(_decided(rule, epoch, scores, stale))
+
+
+def _decided(
+    rule: StoppingRule, epoch: int, scores: Sequence[tuple[str, float]], stale: Collection[str]
+) -> frozenset[str]:
+    return rule.decide(epoch, scores if rule.at_rungs else [each for each in scores if each[0] not in stale])

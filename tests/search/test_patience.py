@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from ray import cloudpickle
 
 from raygpu.search.halving import Halving
+from raygpu.search.hyperband import Hyperband
+from raygpu.search.median import Median
 from raygpu.search.patience import Patience, WithPatience, reasons
 
 
@@ -85,6 +87,34 @@ def test_trials_are_not_compared_and_forgotten_ones_begin_anew() -> None:
     rule.forget(["a"])
     assert rule.decide(1, [("a", 0.5)]) == frozenset()
     assert cloudpickle.loads(cloudpickle.dumps(rule)).decide(3, [("b", 0.5)]) == {"b"}
+
+
+@pytest.mark.parametrize(("patience", "expected"), [(3, 11), (5, 11), (6, 16), (10, 16)])
+def test_a_trial_stops_only_at_an_epoch_that_has_the_metric(patience: int, expected: int) -> None:
+    """The metric is reported at epochs 1, 6, 11, 16, and is best at epoch 6."""
+    values, score, stopped = {1: 1.0, 6: 2.0, 11: 1.5, 16: 1.5}, math.nan, []
+    rule = WithPatience(None, Patience(patience, 0.0, 1, maximize=True))
+    for epoch in range(1, 17):
+        score = values.get(epoch, score)
+        if reasons(rule, epoch, [("t0000", score)], () if epoch in values else ["t0000"]):
+            stopped.append(epoch)
+    assert stopped[0] == expected
+
+
+def test_the_median_rule_leaves_out_what_was_not_scored_in_an_epoch() -> None:
+    rules = [Median(1, 1, maximize=True) for _ in range(2)]
+    scores = {"t0000": 1.0, "t0001": 0.5, "t0002": 0.7}
+    for name in ("t0000", "t0001"):
+        assert reasons(rules[0], 2, [(name, scores[name])], [name]) == {}
+        assert rules[1].decide(1, [(name, scores[name])]) == ({"t0001"} if name == "t0001" else set())
+    assert reasons(rules[0], 2, [("t0002", 0.7)]) == {}, "it is the first one with a score"
+
+
+def test_at_a_rung_the_last_score_counts() -> None:
+    for rule in (Halving(2, 2, 8, maximize=True), Hyperband(2, 2, 8, maximize=True, brackets=1)):
+        both = WithPatience(rule, Patience(1, 0.0, 1, maximize=True))
+        entries = [("t0000", 2.0), ("t0001", 1.0)]
+        assert reasons(rule, 2, entries, ["t0001"]) == reasons(both, 2, entries, ["t0001"]) == {"t0001": None}
 
 
 def test_beside_halving_the_reason_tells_which_one_stopped_a_trial() -> None:

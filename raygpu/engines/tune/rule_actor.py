@@ -16,13 +16,16 @@ class RuleLost(RuntimeError):
     """The actor of the stopping rule does not answer."""
 
 
-def stopped_by(rule: Any, epoch: int, scores: Sequence[tuple[str, float]], reason: str) -> dict[str, str | None]:
+def stopped_by(
+    rule: Any, epoch: int, scores: Sequence[tuple[str, float]], stale: Sequence[str], reason: str
+) -> dict[str, str | None]:
     """Ask the rule's actor which trials stop after an epoch; return the reason of each.
 
-    reason: that of the sweep's own rule. Raises RuleLost if the actor is gone, and the errors of its code.
+    stale: trials whose score is of an earlier epoch. reason: that of the sweep's own rule. Raises
+    RuleLost if the actor is gone, and the errors of its code.
     """
     try:
-        own_reasons: dict[str, str | None] = ray.get(rule.decide.remote(epoch, list(scores)))
+        own_reasons: dict[str, str | None] = ray.get(rule.decide.remote(epoch, list(scores), list(stale)))
     except RayTaskError:
         raise
     except RayError as error:
@@ -36,10 +39,10 @@ class RuleActor:
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
 
-    def decide(self, epoch: int, scores: list[tuple[str, float]]) -> dict[str, str | None]:
+    def decide(self, epoch: int, scores: list[tuple[str, float]], stale: Sequence[str] = ()) -> dict[str, str | None]:
         """Return the ids of the trials that stop after this epoch, each with the reason; None if it is that of the
-        sweep's rule. scores: trial ids with their scores."""
-        return dict(reasons(self._rule, epoch, scores))
+        sweep's rule. scores: trial ids with their scores. stale: those whose score is of an earlier epoch."""
+        return dict(reasons(self._rule, epoch, scores, stale))
 
     def forget(self, trial_ids: list[str]) -> None:
         """Remove the scores of trials that are trained again from the beginning."""

@@ -283,7 +283,9 @@ class ArrayTrainable(tune.Trainable):
         if rule is None or not names or (decisions is not None and epoch not in decisions):
             return {}
         self.kept.undecided = epoch
-        stopped = stopped_by(rule, epoch, [(name, self.kept.last(name)) for name in names], self.shared.stop_reason)
+        scores = [(name, self.kept.last(name)) for name in names]
+        stale = [name for name in names if self.kept.scores[name].last_epoch != epoch]
+        stopped = stopped_by(rule, epoch, scores, stale, self.shared.stop_reason)
         self.kept.undecided = None
         return stopped
 

@@ -7,17 +7,22 @@ import tempfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from raygpu.engines.tune import trainable
 from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.member_results import MemberResults
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.planning.gpu_shares import Share
 from raygpu.planning.training_need import Need
 from raygpu.records import activity
+from raygpu.search.patience import Patience, WithPatience, reasons
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult
 from raygpu.training.modes import torch_modes_kept
 
 
@@ -70,3 +75,24 @@ def test_a_trial_does_not_find_the_modes_and_the_folder_of_an_earlier_one(
         for _ in range(2):
             ArrayTrainable._begin(worker)  # type: ignore[arg-type]
     assert found == [(torch.float32, False, tmp_path)] * 2
+
+
+def test_patience_waits_for_an_epoch_that_has_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function reports its loss in every epoch, and the metric in each fifth one."""
+    scoring = Scoring("accuracy", maximize=True)
+    rule = WithPatience(None, Patience(3, 0.0, 1, maximize=True))
+
+    def stopped_by(_: object, epoch: int, scores: Any, stale: Any, reason: str) -> dict[str, str | None]:
+        """Ask the rule in this process."""
+        return dict(reasons(rule, epoch, scores, stale))
+
+    monkeypatch.setattr(trainable, "stopped_by", stopped_by)
+    kept = MemberResults(scoring, ["t0000"], keep_all=False)
+    worker = SimpleNamespace(shared=SimpleNamespace(rule=rule, decision_epochs=None, stop_reason="rule"), kept=kept)
+    stopped = []
+    for epoch in range(1, 17):
+        metrics = {"loss": 1.0} | ({"accuracy": min(epoch, 6) / 10} if epoch % 5 == 1 else {})
+        kept.take("t0000", EpochResult(epoch, metrics), SimpleNamespace())  # type: ignore[arg-type]
+        if ArrayTrainable._stopped(worker, epoch, ["t0000"]):  # type: ignore[arg-type]
+            stopped.append(epoch)
+    assert stopped == [11, 16], "the metric is best at epoch 6; the sweep would have ended the trial at epoch 11"
