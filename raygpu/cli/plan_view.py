@@ -19,6 +19,7 @@ from raygpu.search.optuna_samplers import notes
 from raygpu.search.repeats import first_round
 from raygpu.search.signature import ITS_OWN, MAX_MEMBERS, Group, Signature, cut, differing
 from raygpu.search.space import Space
+from raygpu.search.stopping import too_late
 
 NEEDS = {
     "fused": "only a TorchExperiment can be fused",
@@ -32,7 +33,7 @@ FEW_SIGNATURES = 6
 
 def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
     """State the search; also that its data is synthetic, or its device simulated, if so."""
-    epochs = f", {config.epochs} epochs each" if config.epochs else ""
+    epochs = f", {counted(config.epochs, 'epoch')} each" if config.epochs else ""
     direction = "highest" if config.maximize else "lowest"
     lines = [
         f"sweep {config.name}: {size_text(config)} of {config.code_name}{epochs}; {config.search.algorithm} search,"
@@ -56,7 +57,7 @@ def search_lines(config: SweepConfig, space: Space) -> list[str]:
     """State what the search algorithm leaves to chance, hyperband's brackets and the starting points; empty where there
     is nothing to say."""
     lines = notes(config.search.algorithm, space)
-    if config.stopping.algorithm == "hyperband":
+    if config.stopping.algorithm == "hyperband" and "algorithm" not in too_late(config):
         lines.append(_brackets(config))
     if config.start and config.start_from is None:
         count = len(config.start)
@@ -247,14 +248,14 @@ def _per_trial(made: DevicePlan) -> str:
 
 
 def _stopping(config: SweepConfig) -> str:
-    stopping = config.stopping
+    stopping, idle = config.stopping, too_late(config)
     rules = []
-    match stopping.algorithm:
+    match "none" if "algorithm" in idle else stopping.algorithm:
         case "halving" | "hyperband" as rule:
             rules = [f"by {rule} (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
         case "median":
             rules = [f"below the median (grace {stopping.grace_epochs})"]
-    if stopping.patience is not None:
+    if stopping.patience is not None and "patience" not in idle:
         rules.append(f"after {counted(stopping.patience, 'epoch')} without improvement")
     if config.population.interval is not None:
         return f"a population compared every {config.population.interval} epochs"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from raygpu.cli.bars import bar, curve, labelled
 from raygpu.cli.console import LiveConsole
-from raygpu.cli.formatting import duration, hyperparameters, left, throughput
+from raygpu.cli.formatting import counted, duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.noise_scale import NoiseScale
 from raygpu.records.device import Device
@@ -119,7 +119,8 @@ class TrainConsole(LiveConsole):
 
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     """Return lines on the training that begins. simulated: whether it runs on one simulated GPU."""
-    description = f"{config.code_name}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"
+    length = f", {counted(config.epochs, 'epoch')}" if config.epochs else ""
+    description = f"{config.code_name}{length}; {hyperparameters(config.hyperparameters)}"
     lines = [f"train {config.name}: {description}"]
     if {"trial_id", "sweep"} <= config.source.keys():
         score = config.source.get("score")

@@ -44,6 +44,17 @@ def _comparing(config: SweepConfig) -> Halving | Hyperband | Median | None:
     return None
 
 
+def too_late(config: SweepConfig) -> dict[str, int]:
+    """Return the settings of `[stopping]` whose rule can stop no trial before its last epoch, each with the epoch after
+    which it first could; empty where the number of epochs is not known."""
+    stopping, first = config.stopping, {}
+    if stopping.algorithm != "none":
+        first["algorithm"] = stopping.grace_epochs
+    if stopping.patience is not None:
+        first["patience"] = max(stopping.grace_epochs, 1 + stopping.patience)  # the first epoch improves on none
+    return {name: epoch for name, epoch in first.items() if config.epochs is not None and epoch >= config.epochs}
+
+
 def decision_epochs(config: SweepConfig) -> frozenset[int] | None:
     """Return the epochs at which the rule may stop a trial; None for every epoch."""
     if config.stopping.patience is not None:

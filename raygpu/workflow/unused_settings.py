@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raygpu.config import SweepConfig
-from raygpu.config.sections import Section, StoppingSection
+from raygpu.config.sections import Section
 from raygpu.search.command_line import placeholders
 from raygpu.search.space import Space, varied
+from raygpu.search.stopping import too_late
 
 USED_BY: dict[str, tuple[str, ...]] = {
     "grace_epochs": ("halving", "hyperband", "median"),
@@ -21,7 +22,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
 def unused_settings(config: SweepConfig, space: Space) -> list[str]:
     """Return a line for each setting that differs from its default, or hyper-parameter of a script, that nothing
     reads."""
-    settings = [f"{name} has no effect {why}" for name, why in (*_of_stopping(config.stopping), *_of_the_rest(config))]
+    settings = [f"{name} has no effect {why}" for name, why in (*_of_stopping(config), *_of_the_rest(config))]
     return settings + _of_the_script(config, space)
 
 
@@ -37,7 +38,8 @@ def _of_the_script(config: SweepConfig, space: Space) -> list[str]:
     ]
 
 
-def _of_stopping(stopping: StoppingSection) -> Iterator[tuple[str, str]]:
+def _of_stopping(config: SweepConfig) -> Iterator[tuple[str, str]]:
+    stopping = config.stopping
     rule, patience = stopping.algorithm, stopping.patience is not None
     why = "without stopping.algorithm" if rule == "none" else f'beside stopping.algorithm = "{rule}"'
     for name, rules in USED_BY.items():
@@ -46,6 +48,8 @@ def _of_stopping(stopping: StoppingSection) -> Iterator[tuple[str, str]]:
             yield f"stopping.{name}", why
     if not patience and _is_set(stopping, "min_delta"):
         yield "stopping.min_delta", "without stopping.patience"
+    for name, epoch in too_late(config).items():
+        yield f"stopping.{name}", f"where epochs = {config.epochs}: it could first stop a trial after epoch {epoch}"
 
 
 def _of_the_rest(config: SweepConfig) -> Iterator[tuple[str, str]]:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from raygpu.cli.plan_view import architecture_lines, plan_lines
+from raygpu.cli.plan_view import architecture_lines, plan_lines, search_lines, sweep_lines
 from raygpu.config import SweepConfig
 from raygpu.planning.gpu_shares import Choice, Node, Share, plan
 from raygpu.search.architectures import Architectures
+from raygpu.search.space import parse
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,25 @@ def test_no_end_of_values_and_a_few() -> None:
     assert "[space] makes" not in line
     assert architecture_lines(Architectures(("hidden",), 3, 64, 3, ()), drawn=True) == []
     assert architecture_lines(None, drawn=True) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"epochs": 4, "stopping": {"algorithm": "halving"}}, "4 epochs each; random search, stopping by halving"),
+        ({"epochs": 1, "stopping": {"algorithm": "halving"}}, "1 epoch each; random search, no early stopping"),
+        ({"epochs": 4, "stopping": {"algorithm": "hyperband", "patience": 2, "grace_epochs": 4}}, "no early stopping"),
+        (
+            {"epochs": 4, "stopping": {"algorithm": "median", "patience": 5}},
+            "random search, stopping below the median (grace 1), lowest",
+        ),
+    ],
+)
+def test_only_a_rule_that_may_stop_a_trial_is_announced(values: dict[str, object], said: str) -> None:
+    config = SweepConfig.model_validate(
+        {"experiment": "a:b", "metric": "loss", "trials": 9, **values, "space": {"x": {"uniform": [0, 1]}}}
+    )
+    (line,) = sweep_lines(config, simulated=False)
+    assert said in line
+    told = search_lines(config, parse(config.space))
+    assert not any(line.startswith("hyperband:") for line in told)

@@ -9,11 +9,11 @@ from raygpu.search.halving import Halving
 from raygpu.search.hyperband import Hyperband
 from raygpu.search.median import Median
 from raygpu.search.patience import WithPatience
-from raygpu.search.stopping import decision_epochs, expected_epochs, expected_stops, stopping_rule
+from raygpu.search.stopping import decision_epochs, expected_epochs, expected_stops, stopping_rule, too_late
 
 
-def config_of(**stopping: Any) -> SweepConfig:
-    given = {"experiment": "m:f", "trials": 6, "metric": "loss", "epochs": 9, "space": {"x": 1}}
+def config_of(epochs: int = 9, **stopping: Any) -> SweepConfig:
+    given = {"experiment": "m:f", "trials": 6, "metric": "loss", "epochs": epochs, "space": {"x": 1}}
     return SweepConfig.model_validate(given | {"stopping": stopping})
 
 
@@ -49,3 +49,21 @@ def test_a_longest_training_is_needed() -> None:
         SweepConfig.model_validate(
             {"experiment": "m:f", "trials": 1, "space": {"x": 1}, "stopping": {"algorithm": "hyperband"}}
         )
+
+
+@pytest.mark.parametrize(
+    "stopping", [{"algorithm": "halving"}, {"algorithm": "median", "min_trials": 1}, {"patience": 2}]
+)
+@pytest.mark.parametrize("grace", range(1, 7))
+def test_a_rule_that_is_too_late_stops_no_trial(stopping: dict[str, Any], grace: int) -> None:
+    """Half of the trials get worse with each epoch; the last epoch ends them all."""
+    for epochs in range(1, 7):
+        config = config_of(epochs=epochs, grace_epochs=grace, **stopping)
+        rule = stopping_rule(config)
+        assert rule is not None
+        stopped: set[str] = set()
+        for epoch in range(1, epochs):
+            for place in range(10):
+                score = float(place if place % 2 else -place * epoch)
+                stopped |= rule.decide(epoch, [(f"t{place:04d}", score)])
+        assert bool(stopped) != bool(too_late(config)), (epochs, too_late(config))

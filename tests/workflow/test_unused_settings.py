@@ -36,6 +36,26 @@ def lines(**values: Any) -> list[str]:
             {"command": "python t.py --width {width}"},
             "space.lr: command has no {lr}, so only a script that reads the variable RAYGPU_HYPERPARAMETERS sees it",
         ),
+        (
+            {"epochs": 3, "stopping": {"algorithm": "halving", "grace_epochs": 5}},
+            "stopping.algorithm has no effect where epochs = 3: it could first stop a trial after epoch 5",
+        ),
+        (
+            {"epochs": 1, "stopping": {"algorithm": "hyperband"}},
+            "stopping.algorithm has no effect where epochs = 1: it could first stop a trial after epoch 1",
+        ),
+        (
+            {"stopping": {"algorithm": "median", "grace_epochs": 9}},
+            "stopping.algorithm has no effect where epochs = 9: it could first stop a trial after epoch 9",
+        ),
+        (
+            {"stopping": {"patience": 8}},
+            "stopping.patience has no effect where epochs = 9: it could first stop a trial after epoch 9",
+        ),
+        (
+            {"stopping": {"patience": 2, "grace_epochs": 10}},
+            "stopping.patience has no effect where epochs = 9: it could first stop a trial after epoch 10",
+        ),
     ],
 )
 def test_what_nothing_reads_is_a_line(values: dict[str, Any], line: str) -> None:
@@ -48,6 +68,8 @@ def test_what_nothing_reads_is_a_line(values: dict[str, Any], line: str) -> None
         {},
         {"stopping": {"algorithm": "hyperband", "brackets": 2, "grace_epochs": 2, "reduction": 2}},
         {"stopping": {"patience": 3, "min_delta": 0.1, "grace_epochs": 2}},
+        {"stopping": {"algorithm": "halving", "grace_epochs": 8, "patience": 7}},
+        {"stopping": {"algorithm": "median", "grace_epochs": 100}, "epochs": None},
         {"command": "python t.py --lr {lr} --width {width}"},
     ],
 )
