@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from raygpu.config import (
     SweepConfig,
     TrainConfig,
     laid_over,
+    read_toml,
     validated,
 )
+from raygpu.config.flag_texts import flag_texts
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.clock import begin_call
@@ -71,7 +74,7 @@ def run_sweep(
         if experiment is not None or space is not None:
             raise BadInput("run_sweep: resume goes on with the sweep's own experiment and space")
         earlier = RunDirectory.existing(resume.folder if isinstance(resume, SweepRun) else resume, flag="resume")
-        config = sweep.resumed_config(earlier, _flat(fields))
+        config = sweep.resumed_config(earlier, flag_texts(fields))
         result = sweep.run(config, source_folder=earlier.source_folder, resume=earlier, retry_failed=retry_failed)
     else:
         values = {"space": dict(space or {}), **_with_experiment(experiment, fields)}
@@ -162,7 +165,8 @@ def run_submission(command: str, file: Path | str, *, address: str | None = None
     command: sweep, pack, train, balance or place. file: its configuration. address: of the cluster's dashboard, by
     default RAY_API_SERVER_ADDRESS. fields: those of the command's configuration. Raises BadInput, RaygpuError.
     """
-    flags = [word for name, value in _flat(fields).items() for word in (as_flag(name), value)]
+    names = read_toml(Path(file)).get("hyperparameters", {}) if "hyperparameters" in fields else {}
+    flags = [f"{as_flag(name)}={text}" for name, text in flag_texts(fields, names).items()]
     _, job_id = submit.submitted(command, [str(file), *flags], {} if address is None else {"address": address}, print)
     return job_id
 
@@ -204,21 +208,6 @@ def _start(
     return _Start(values, folder, stem, trial)
 
 
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the fields of sections by dotted names, as text."""
-    overrides: dict[str, str] = {}
-    for name, value in fields.items():
-        nested = isinstance(value, Mapping)
-        overrides |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: _text(value)}
-    return overrides
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(_text, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _of_trial(trial: SweepTrial) -> dict[str, Any]:
     """Return the values of a training of a trial. Raises BadInput for one of a population that is not its best."""
     config, best = trial.sweep.config, trial.sweep.best
@@ -243,8 +232,10 @@ def _with_experiment(experiment: Any, fields: Mapping[str, Any]) -> dict[str, An
     """Return the fields with the experiment's name, as a configuration has it."""
     if experiment is None:
         return dict(fields)
-    runs_dir = Path(fields.get("runs_dir", SweepConfig.model_fields["runs_dir"].default))
-    return {**fields, "experiment": named(experiment, runs_dir / CODE)}
+    runs_dir = fields.get("runs_dir", SweepConfig.model_fields["runs_dir"].default)
+    if not isinstance(runs_dir, str | PathLike):
+        raise BadInput(f"runs_dir: read {runs_dir!r}; the path of a folder is wanted, or leave it out")
+    return {**fields, "experiment": named(experiment, Path(runs_dir) / CODE)}
 
 
 def _stem(experiment: Any) -> str:

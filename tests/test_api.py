@@ -249,14 +249,6 @@ def test_a_section_is_laid_over_the_sweeps_key_by_key(tmp_path: Path) -> None:
     assert start.values["tracking"]["experiment"] == "other"
 
 
-def test_fields_as_flags() -> None:
-    from raygpu.api import _flat
-
-    assert _flat({"metrics": ["accuracy", "loss"]}) == {"metrics": "accuracy,loss"}
-    flat = _flat({"trials": 3, "gpu": {"fraction": 0.5, "tf32": True}, "cluster": {"address": "a:1"}})
-    assert flat == {"trials": "3", "gpu.fraction": "0.5", "gpu.tf32": "true", "cluster.address": "a:1"}
-
-
 def test_an_experiment_that_travels_by_value_is_never_there_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
