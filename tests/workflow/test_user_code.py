@@ -14,7 +14,7 @@ from experiments.digits import Cnn, Mlp
 from raygpu.config import SweepConfig, TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
-from raygpu.workflow.user_code import FULL_PRECISION, find, problem, training_problem, tried_step
+from raygpu.workflow.user_code import FULL_PRECISION, _require_changes, find, problem, training_problem, tried_step
 from raygpu.workflow.validation import prepare, prepare_train
 from tests.fakes.nvml import FakeNvml
 from tests.models import few
@@ -111,3 +111,13 @@ def test_changes_that_an_optimizer_of_its_own_does_not_take(
     loaded({"lr": 0.1, "rule": "none"})
     with pytest.raises(BadInput, match=line) if line is not None else nullcontext():
         loaded({"rule": "rmsprop"})
+
+
+def test_a_keras_training_may_change_its_learning_rate_and_schedule_alone() -> None:
+    values = {"experiment": "a:B", "metric": "loss", "epochs": 9}
+    source = Source(kind="keras", name="a:B", folder=".")
+    changes = [{"epoch": 2, "schedule": "cosine", "warmup_epochs": 3}, {"epoch": 3, "lr": 0.1}]
+    _require_changes(TrainConfig.model_validate(values | {"changes": changes}), source, Mlp())
+    changes.append({"epoch": 4, "momentum": 0.5})
+    with pytest.raises(BadInput, match=r"changes: momentum cannot change in a Keras training.*allowed: lr, schedule"):
+        _require_changes(TrainConfig.model_validate(values | {"changes": changes}), source, Mlp())

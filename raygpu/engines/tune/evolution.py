@@ -96,7 +96,11 @@ class Evolution:
     def with_values(self, name: str, result: EpochResult) -> EpochResult:
         """Return an epoch's result with the numbers that it was trained with, as metrics."""
         values = self.members[name].values(result.epoch)
-        numbers = {key: float(value) for key, value in values.items() if type(value) in (int, float)}
+        numbers = {
+            key: float(value)
+            for key, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
         return replace(result, metrics={**result.metrics, **numbers})
 
     def is_due(self, array: ChangingArray) -> bool:

@@ -47,3 +47,14 @@ def test_the_learning_rate_of_each_epoch_is_its_own(tmp_path: Path) -> None:
     assert weight(taker) == pytest.approx(given - 2 * 0.1)
     with pytest.raises(ValueError, match="a checkpoint of epoch 2 is no state of a trial at epoch 3"):
         taker.load_member("t0000", tmp_path)
+
+
+def test_the_schedule_of_each_epoch_is_its_own() -> None:
+    """A Keras trial takes over the schedule, whose rates are computed outside its traced steps."""
+    array, hp = ramp("t0000", 1), {"lr": 0.5, "batch_size": 4}
+    first = weight(array, 2)
+    settings = OptimizerSettings.of(hp, [{"epoch": 3, "schedule": "cosine"}])
+    array.adopt("t0000", settings)
+    third = sum(settings.in_epoch(3).lr_at(step, 2, 4) for step in (4, 5))
+    assert third < 0.75
+    assert weight(array) == pytest.approx(first - third)
