@@ -49,7 +49,8 @@ def ended(record: TrialRecord, metric: str) -> str:
     why += f": {last_line(record.error)}" if record.error else ""
     score = "" if record.score is None or record.diverged else f", {metric} {record.score:.6g}"
     best = "" if record.best_epoch in (None, record.epochs) else f" (best at epoch {record.best_epoch})"
-    return f"{record.trial.trial_id} {record.outcome} after {record.epochs} epochs{why}{score}{best}"
+    epochs = f"{record.epochs} epoch{'' if record.epochs == 1 else 's'}"
+    return f"{record.trial.trial_id} {record.outcome} after {epochs}{why}{score}{best}"
 
 
 def compacted(config: ArrayConfig, before: int, left: Sequence[str]) -> str:
