@@ -83,7 +83,7 @@ def training_description(config: TrainConfig, folder: RunDirectory, summary: Map
         parts.append(f"**Best** {config.metric} {best['score']:.6g} after epoch {best['epoch']}.")
     if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
         parts.append(f"On the test data: {tested.line(config.metric, 'the training')}.")
-    parts.append(f"{summary['epochs']} of {config.epochs} epoch{'' if config.epochs == 1 else 's'} in {duration(summary['wall_s'])}.")
+    parts.append(f"{summary['epochs']} of {config.epochs} epochs in {duration(summary['wall_s'])}.")
     if summary["tracking"].get("status") == "interrupted":
         commands.insert(0, folder.resumed_by("train"))
     return "\n\n".join([*parts, _commands(commands)])
