@@ -156,7 +156,8 @@ def prepare_environment(*, served: bool) -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     if served:
-        # MLflow repeats a request for minutes; the writer repeats by itself, and must notice soon.
+        # MLflow repeats a request for minutes; the writer repeats by itself, and must notice soon. Uploads have more
+        # time (`upload_time`).
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 

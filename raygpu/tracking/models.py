@@ -22,6 +22,7 @@ from raygpu.config.sections import URI_VARIABLE
 from raygpu.experiment import Arrays
 from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
+from raygpu.tracking.upload_time import largest, time_for
 
 NAME = "model"
 """Name of the model in its run."""
@@ -57,7 +58,8 @@ def log(
     options: dict[str, Any] = {"name": NAME, "signature": infer_signature(example, outputs), "input_example": example}
     options["pip_requirements"] = _requirements(*PACKAGES[framework])
     try:
-        with store_of(tree), mlflow.start_run(run_id=run_id), warnings.catch_warnings():
+        num_bytes = largest(program) if program is not None else _num_bytes(model)
+        with store_of(tree), time_for(num_bytes), mlflow.start_run(run_id=run_id), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice that is not for whoever runs raygpu
             if program is not None:
                 code = Path(__file__).with_name(f"exported_{framework}.py")
@@ -104,6 +106,11 @@ def without_lightning() -> Iterator[None]:
     finally:
         if hidden:
             del sys.modules[name]
+
+
+def _num_bytes(model: Any) -> int:
+    """Return the size of a torch model's parameters and buffers."""
+    return sum(int(tensor.nbytes) for tensors in (model.parameters(), model.buffers()) for tensor in tensors)
 
 
 def _requirements(*packages: str) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from raygpu.errors import TrackingError, redacted
 from raygpu.search.trial_record import Status
@@ -26,8 +26,10 @@ from raygpu.tracking.client import Refused
 from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme, sqlite_path
 from raygpu.tracking.trial_runs import Child, all_runs, last_ms
+from raygpu.tracking.upload_time import largest, time_for
 from raygpu.tracking.values import (
-    ERROR_TAG,
+    ENDINGS,
+    RUN_STATUS,
     MetricNames,
     MetricValue,
     as_params,
@@ -41,16 +43,6 @@ __all__ = ["Child", "Refused", "RunTree", "check", "redacted"]
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 """Maximum number of metrics, parameters and tags that MLflow accepts in one call."""
-RUN_STATUS: Final[Mapping[str, str]] = {
-    "waiting": "SCHEDULED",
-    "running": "RUNNING",
-    "finished": "FINISHED",
-    "failed": "FAILED",
-    "stopped": "KILLED",
-    "interrupted": "KILLED",
-}
-ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", ERROR_TAG, "raygpu.best_epoch")
-"""Tags that say how a run ended."""
 PARENT = "mlflow.parentRunId"
 PATIENCE_S = 10.0
 LONGEST_PAUSE_S = 5.0
@@ -310,14 +302,16 @@ class RunTree:
     @_guarded
     def log_text(self, run_id: str, content: str, name: str) -> None:
         """Log a text to the run as the artifact `name`."""
-        self.mlflow.log_text(run_id, text(content), name)
+        with time_for(len(content)):
+            self.mlflow.log_text(run_id, text(content), name)
 
     @_guarded
     def log_artifact(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
         """Log a file, or the content of a folder, to the run as artifacts; below `artifact_path` if given."""
         send = self.mlflow.log_artifacts if path.is_dir() else self.mlflow.log_artifact
         guarded = _guarded(lambda tree: send(run_id, str(path), artifact_path))
-        self._patiently(lambda: guarded(self))
+        with time_for(largest(path)):
+            self._patiently(lambda: guarded(self))
 
     @_guarded
     def finish(self, run_id: str, status: Status, time_ms: int | None = None) -> None:

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from raygpu.config import ProblemConfig
 from raygpu.search.trial_record import TrialRecord
@@ -16,6 +16,16 @@ MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
 """Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
 ERROR_TAG = "raygpu.error"
 """Tag with the last lines of a failed trial's traceback."""
+RUN_STATUS: Final[Mapping[str, str]] = {
+    "waiting": "SCHEDULED",
+    "running": "RUNNING",
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "stopped": "KILLED",
+    "interrupted": "KILLED",
+}
+ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", ERROR_TAG, "raygpu.best_epoch")
+"""Tags that say how a run ended."""
 SET_TAG = "raygpu.set"
 """Tag by which MLflow's pages group the repeats of a set."""
 SET_SCORE, SET_ERROR = "set/score", "set/standard_error"

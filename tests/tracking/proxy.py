@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class Proxy:
         self.answer: Answer | None = None
         self.path = "/"
         """Start of the paths that it answers."""
+        self.upload_s = 0.0
+        """Seconds for which the answer to an upload waits, as that of a server that passes the file on."""
         self.server = urlsplit(server_uri)
         proxy = self
 
@@ -55,6 +58,8 @@ class Proxy:
                 headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
                 passed.request(self.command, self.path, content, headers | {"Accept-Encoding": "identity"})
                 response = passed.getresponse()
+                if self.command == "PUT":
+                    time.sleep(proxy.upload_s)
                 self.reply(response.status, response.headers.get("Content-Type", ""), response.read())
                 passed.close()
 
