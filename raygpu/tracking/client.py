@@ -26,6 +26,11 @@ Its own checks give others."""
 TOO_LARGE = 413
 """HTTP status of a content that is too large."""
 
+FINAL = (ArithmeticError, AttributeError, ImportError, LookupError, NotImplementedError, TypeError, ValueError)
+"""Python's own errors that another try raises again."""
+DATABASES = ("alembic", "sqlite3")
+"""Modules whose errors say that a database cannot be used. What passes comes from SQLAlchemy, which tells it apart."""
+
 
 class Refused(TrackingError):
     """The store refused a request for good: another try would not help."""
@@ -178,7 +183,7 @@ def is_missing(error: Exception) -> bool:
 
 
 def _final(error: BaseException) -> bool:
-    """Return whether MLflow refused a request for good: an HTTP 4xx, or a database's error of that kind.
+    """Return whether MLflow refused a request for good: an HTTP 4xx, or a database's or Python's error of that kind.
 
     401, 403, 408 and 429 are not final: waiting writes can be delivered once the credentials are right, for example.
     Nor is what a proxy answers in the place of its server, which may be there again soon.
@@ -195,9 +200,10 @@ def _final(error: BaseException) -> bool:
         return int(status) == TOO_LARGE or (_is_final(int(status)) and _names_error(response))
     if hasattr(error, "get_http_status_code"):  # MlflowException
         return _is_final(int(error.get_http_status_code())) and _is_mlflows(error)
-    # From an artifact store or from below: a lost connection, a full disk, and credentials may all be mended.
-    below = isinstance(error, OSError) and not isinstance(error, PermissionError)
-    return not below and type(error).__module__.partition(".")[0] not in ("requests", "botocore", "boto3")
+    if isinstance(error, OSError):
+        return isinstance(error, PermissionError)
+    # Whatever else an artifact store's client raises may pass: a lost connection, a busy store, credentials.
+    return isinstance(error, FINAL) or type(error).__module__.partition(".")[0] in DATABASES
 
 
 def _is_final(status: int) -> bool:
@@ -219,7 +225,7 @@ def _names_error(response: Any) -> bool:
     """Return whether an HTTP response is MLflow's own: JSON with one of its error codes."""
     try:
         content = response.json()
-    except ValueError:
+    except (AttributeError, ValueError):  # of an artifact store's client, or a page
         return False
     return isinstance(content, dict) and _is_mlflow_code(content.get("error_code"))
 

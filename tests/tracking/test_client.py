@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import errno
+import http.client
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import aiohttp
+import alembic.util
 import boto3.exceptions
 import botocore.exceptions
+import google.api_core.exceptions
 import pytest
+import sqlalchemy.exc
+import urllib3
 from mlflow.exceptions import MlflowException
 from mlflow.protos import databricks_pb2
 
@@ -44,6 +52,12 @@ def test_an_import_that_fails_for_a_moment_is_done_anew(module: str, tmp_path: P
     assert done.stdout.split() == ["1", "0", "search"], done.stderr
 
 
+class AzureError(Exception):
+    """An error of a client for an artifact store of which raygpu knows nothing, as azure.core.exceptions.AzureError."""
+
+    response: object = None
+
+
 @pytest.mark.parametrize(
     ("error", "final"),
     [
@@ -51,13 +65,35 @@ def test_an_import_that_fails_for_a_moment_is_done_anew(module: str, tmp_path: P
         (OSError(errno.ESTALE, "Stale file handle"), False),
         (botocore.exceptions.EndpointConnectionError(endpoint_url="http://minio:9000"), False),
         (boto3.exceptions.S3UploadFailedError("An error occurred (503): SlowDown"), False),
+        (google.api_core.exceptions.ServiceUnavailable("503 Service Unavailable"), False),
+        (urllib3.exceptions.ProtocolError("Connection aborted."), False),
+        (urllib3.exceptions.ReadTimeoutError(urllib3.HTTPConnectionPool("gcs"), "/", "Read timed out."), False),
+        (aiohttp.ServerDisconnectedError(), False),
+        (http.client.IncompleteRead(b""), False),
+        (AzureError("ServiceRequestError: connection timed out"), False),
+        (MemoryError(), False),
         (PermissionError(errno.EACCES, "Permission denied"), True),
         (ValueError("no such artifact"), True),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), True),
+        (KeyError("endpoint"), True),
+        (ModuleNotFoundError("No module named 'google.cloud.storage'"), True),
+        (sqlite3.DatabaseError("file is not a database"), True),
+        (sqlalchemy.exc.DataError("INSERT", {}, ValueError("invalid byte sequence")), True),
+        (sqlalchemy.exc.OperationalError("INSERT", {}, ValueError("database is locked")), False),
+        (alembic.util.CommandError("Can't locate revision identified by 'abc'"), True),
+        (MlflowException("Invalid value", databricks_pb2.INVALID_PARAMETER_VALUE), True),
+        (MlflowException("Bad gateway", databricks_pb2.TEMPORARILY_UNAVAILABLE), False),
         (TrackingError("tracking: a process that writes to the store has ended"), False),
     ],
 )
 def test_what_may_be_mended_is_tried_again(error: Exception, final: bool) -> None:
     assert isinstance(fault("sqlite:///runs/mlflow.db", error), Refused) == final
+
+
+def test_a_response_without_json_is_not_mlflow_s() -> None:
+    error = AzureError("ContainerNotFound")
+    error.response = SimpleNamespace(status_code=404)
+    assert not isinstance(fault("http://mlflow", error), Refused)
 
 
 @pytest.mark.parametrize(
