@@ -14,8 +14,7 @@ from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.flags import Arguments
 from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.training_view import TrainConsole, beginning
-from raygpu.config import TrainConfig, load, read_toml
-from raygpu.config.sections import TrackingSection
+from raygpu.config import TrainConfig, load
 from raygpu.config.source import code_folder
 from raygpu.engines.cluster.service.handover import served
 from raygpu.errors import BadInput
@@ -25,7 +24,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
 from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting, warm_start_lines
-from raygpu.workflow.promotion import promoted
+from raygpu.workflow.promotion import named_store, promoted
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
@@ -138,7 +137,8 @@ def _run(arguments: Arguments) -> TrainingResult:
         return run(config, source_folder=earlier.source_folder, resume=earlier, console=console)
     warm = "warm-start" in arguments.switches
     path = Path(arguments.file) if arguments.file else None if "from" in options else DEFAULT
-    origin = promoted(options["from"], partial(_tracking, arguments, path), warm) if "from" in options else None
+    tracking = partial(named_store, arguments.overrides, path)
+    origin = promoted(options["from"], tracking, warm) if "from" in options else None
     if warm and (origin is None or origin.checkpoint is None):
         fault = "has no checkpoint of that trial" if origin is not None else "is not given"
         raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {fault}")
@@ -154,13 +154,6 @@ def _run(arguments: Arguments) -> TrainingResult:
         dry_run="dry-run" in arguments.switches,
         console=console,
     )
-
-
-def _tracking(arguments: Arguments, path: Path | None) -> TrackingSection:
-    """Return the tracking settings for a run that is named by its id. Raises BadInput."""
-    flags = {name: text for name, text in arguments.overrides.items() if name.startswith("tracking.")}
-    file = {"tracking": read_toml(path).get("tracking", {})} if path is not None else {}
-    return load(None, flags, TrainConfig, {"experiment": "any:Any"} | file).tracking.found()
 
 
 COMMAND = Command(

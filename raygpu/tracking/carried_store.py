@@ -4,6 +4,7 @@ The job copies the shared file to its disk, works there, and brings it back in o
 time may do so: it holds a claim, a file beside the shared one. What another job writes meanwhile waits in its journal.
 
     RAYGPU_STORE_FOLDER     folder on the node's disk: SQLite stores are carried there
+    RAYGPU_STORE_OWNER      job that carries them, as in its claims
     RAYGPU_SPOOL            set: nothing goes to a store, all waits in the run's journal for raygpu deliver
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 from raygpu.errors import TrackingError
 
 FOLDER_VARIABLE = "RAYGPU_STORE_FOLDER"
+OWNER_VARIABLE = "RAYGPU_STORE_OWNER"
 SPOOL_VARIABLE = "RAYGPU_SPOOL"
 INTERVAL_S = 60.0
 """Fewest seconds between two copies of a store."""
@@ -57,7 +59,12 @@ def working_copy(shared: Path) -> Path:
 
 
 def fetch(shared: Path, parent: Path) -> Path:
-    """Copy the shared file to a folder of this node, unless a copy is there already; return the copy's path."""
+    """Copy the shared file to a folder of this node, unless a copy is there already; return the copy's path.
+
+    Raises TrackingError if another job has claimed the file, which may be another one than the driver was told.
+    """
+    if (owner := os.environ.get(OWNER_VARIABLE)) and claim(shared, owner) is not None:
+        require_free(shared)
     copy = copy_of(shared, parent)
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     (copy.parent / ORIGIN).write_text(str(shared))
@@ -74,6 +81,11 @@ def fetch(shared: Path, parent: Path) -> Path:
 def copy_of(shared: Path, parent: Path) -> Path:
     """Return the path of a shared file's copy below a node's folder."""
     return parent / hashlib.sha256(str(shared).encode()).hexdigest()[:8] / shared.name
+
+
+def carried(parent: Path) -> list[Path]:
+    """Return the shared files whose copies are below a node's folder."""
+    return [Path(each.read_text()) for each in sorted(parent.glob(f"*/{ORIGIN}"))]
 
 
 def bring_back(shared: Path, parent: Path) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import SweepConfig, load, read_toml
+from raygpu.config import SweepConfig, TrainConfig, load, read_toml
+from raygpu.config.loading import laid_over
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
 from raygpu.records import scratch
@@ -51,6 +52,33 @@ def promoted(origin: str, tracking: Callable[[], TrackingSection], checkpoint: b
     if RUN_ID.fullmatch(origin) and not Path(origin).exists():
         return _of_run(origin, tracking(), checkpoint=checkpoint)
     return _of_folder(origin, checkpoint=checkpoint)
+
+
+def named_store(
+    overrides: Mapping[str, str], file: Path | None, given: TrackingSection | None = None
+) -> TrackingSection:
+    """Return the tracking settings of a training by its flags and its file. Raises BadInput.
+
+    given: settings below those of the file.
+    """
+    flags = {name: text for name, text in overrides.items() if name.startswith("tracking.")}
+    tables = {"tracking": read_toml(file).get("tracking", {})} if file is not None else {}
+    base: dict[str, Any] = {"tracking": given.model_dump()} if given is not None else {}
+    return load(None, flags, TrainConfig, {"experiment": "any:Any"} | laid_over(base, tables)).tracking.found()
+
+
+def store_to_be(origin: str, overrides: Mapping[str, str], file: Path | None) -> TrackingSection:
+    """Return the tracking settings that the training of a promoted trial will have; opens no store.
+
+    A sweep that is not there yet says nothing of its store. Raises BadInput.
+    """
+    if RUN_ID.fullmatch(origin) and not Path(origin).exists():
+        return named_store(overrides, file)
+    try:
+        sweep = load(RunDirectory.existing(origin, flag="--from").config, {}, SweepConfig)
+    except BadInput:
+        return named_store(overrides, file)
+    return named_store(overrides, file, sweep.tracking)
 
 
 def _of_folder(where: str, *, checkpoint: bool) -> Promotion:

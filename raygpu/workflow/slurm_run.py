@@ -153,7 +153,8 @@ class Driver:
                 carried_store.release(shared, holder)
                 holder = carried_store.claim(shared, self.place.number)
             if holder is None:
-                return {carried_store.FOLDER_VARIABLE: str(self.place.node_disk)}
+                disk, owner = str(self.place.node_disk), self.place.number
+                return {carried_store.FOLDER_VARIABLE: disk, carried_store.OWNER_VARIABLE: owner}
             self._say(f"{shared} is in use by Slurm job {holder}, so what is for MLflow waits in the run's folder")
         return {carried_store.SPOOL_VARIABLE: "1"}
 
@@ -232,13 +233,20 @@ class Driver:
             return False
 
     def _bring_back(self) -> None:
-        """Bring the store of MLflow back from this node's disk."""
-        if not self.job.store or carried_store.holder_of(Path(self.job.store)) != self.place.number:
-            return
-        try:
-            carried_store.bring_back(Path(self.job.store), self.place.node_disk)
-        except Exception as error:  # noqa: BLE001 - the run's own files are complete without it
-            self._say(f"{self.job.store} could not be brought back ({one_line(error)}); raygpu deliver repairs it")
+        """Bring the stores of MLflow back from this node's disk: the command may have named another than its job."""
+        for store in carried_store.carried(self.place.node_disk):
+            if carried_store.holder_of(store) != self.place.number:
+                continue
+            try:
+                carried_store.bring_back(store, self.place.node_disk)
+            except Exception as error:  # noqa: BLE001 - the run's own files are complete without it
+                self._say(f"{store} could not be brought back ({one_line(error)}); raygpu deliver repairs it")
+
+    def _release(self) -> None:
+        """Give up the claims of this job."""
+        expected = [Path(self.job.store)] if self.job.store else []
+        for store in {*expected, *carried_store.carried(self.place.node_disk)}:
+            carried_store.release(store, self.place.number)
 
     def _end(self, exit_code: int) -> int:
         """Note the end, and queue the job again if there is more to do. Returns the job's exit code."""
@@ -261,8 +269,8 @@ class Driver:
             self._say(message)
         # A job that Slurm ends may come again, as after a preemption.
         is_last = self.cause != "told" or not self._comes_again()
-        if self.job.store and is_last:
-            carried_store.release(Path(self.job.store), self.place.number)
+        if is_last:
+            self._release()
         shutil.rmtree(self.place.node_disk, ignore_errors=True)
         self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code

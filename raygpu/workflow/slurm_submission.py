@@ -19,6 +19,7 @@ from raygpu.engines.slurm.batch_script import BatchJob
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.tracking.stores import scheme, sqlite_path
+from raygpu.workflow.promotion import store_to_be
 from raygpu.workflow.slurm_course import RESUMED
 from raygpu.workflow.submission import LOCAL_ALONE, submitted_file
 
@@ -113,10 +114,8 @@ def store_of(command: Command, job: BatchJob) -> str:
         earlier = RunDirectory.existing(arguments.options["resume"], command.name)
         problem = config.load(earlier.config, arguments.overrides, command.schema)
     elif "from" in arguments.options:
-        shown = config.TrackingSection.model_validate(
-            {key.partition(".")[2]: value for key, value in arguments.overrides.items() if key.startswith("tracking.")}
-        )
-        return _file_of(shown)
+        file = submitted_file(command, arguments)
+        return _file_of(store_to_be(arguments.options["from"], arguments.overrides, file))
     else:
         file = submitted_file(command, arguments)
         problem = config.load(file, arguments.overrides, command.schema)

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import pack, submit, sweep
+from raygpu import config, pack, submit, sweep, train
 from raygpu.errors import BadInput
+from raygpu.records.best_trial import write_best
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
+from raygpu.workflow.promotion import promoted, store_to_be
 from raygpu.workflow.slurm_submission import checked_job, split, store_of, table_of
 
 FILE = """
@@ -90,6 +95,35 @@ def test_the_store_that_the_job_carries() -> None:
     ):
         job = checked_job(sweep.COMMAND, ["mine.toml", *flags], [], {})
         assert store_of(sweep.COMMAND, job) == wanted
+
+
+def test_the_store_of_a_training_is_that_of_its_sweep_or_its_file() -> None:
+    Path("swept.toml").write_text(f'epochs = 1\n{FILE}[tracking]\nuri = "sqlite:///swept/mlflow.db"\n')
+    made = RunDirectory.create(Path("runs"), "night")
+    swept = config.load(Path("swept.toml"), {}, config.SweepConfig)
+    made.write_config(swept, Path.cwd())
+    write_best(made, swept, TrialRecord(Trial("t0000", 0, {"x": 1}), "finished"))
+    Path("own.toml").write_text('[tracking]\nuri = "sqlite:///own/mlflow.db"\n')
+    Path("other.toml").write_text("workers = 1\n")
+    run_id = "0123456789abcdef" * 2
+    for words, wanted in (
+        (["--from", "runs/night"], "swept/mlflow.db"),
+        (["other.toml", "--from", "runs/night"], "swept/mlflow.db"),
+        (["own.toml", "--from", "runs/night"], "own/mlflow.db"),
+        (["own.toml", "--from", "runs/night", "--tracking.uri", "sqlite:///flag.db"], "flag.db"),
+        (["--from", "runs/night", "--tracking.enabled", "false"], ""),
+        (["--from", run_id], "runs/mlflow.db"),
+        (["own.toml", "--from", run_id], "own/mlflow.db"),
+        (["own.toml", "--from", "runs/not-yet"], "own/mlflow.db"),
+    ):
+        job = checked_job(train.COMMAND, words, ["--slurm.time", "1:00:00"], {})
+        assert store_of(train.COMMAND, job) == (str(Path.cwd() / wanted) if wanted else "")
+        if "runs/night" in words:  # what the training itself takes
+            seen = train.COMMAND.flags.parse(words)
+            file = Path(seen.file) if seen.file else None
+            values = promoted("runs/night", config.TrackingSection, checkpoint=False).values
+            settings = config.load(file, seen.overrides, config.TrainConfig, values).tracking.found()
+            assert settings == store_to_be("runs/night", seen.overrides, file)
 
 
 def test_a_file_with_a_table_is_for_slurm() -> None:

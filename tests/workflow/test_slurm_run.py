@@ -1,0 +1,73 @@
+"""The stores that a job's driver claims, brings back and releases; no Slurm is there."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raygpu.errors import TrackingError
+from raygpu.records import slurm_job
+from raygpu.records.slurm_job import SlurmJob
+from raygpu.tracking import carried_store
+from raygpu.workflow.slurm_run import Driver
+
+
+def write(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE IF NOT EXISTS t (x)")
+        database.execute("INSERT INTO t VALUES (1)")
+        database.commit()
+
+
+@pytest.fixture(autouse=True)
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run whose job is number 7, on this machine."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "RAYGPU_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    monkeypatch.setenv("RAYGPU_NODE_DISK", str(tmp_path / "disk"))
+    folder = tmp_path / "runs" / "night"
+    (folder / "slurm").mkdir(parents=True)
+    record = SlurmJob("sweep-night", "sweep", "7", str(folder), 0.0, store=str(tmp_path / "runs" / "mlflow.db"))
+    record.write()
+    assert slurm_job.read(folder) == record
+    return folder
+
+
+def driver(job: Path) -> Driver:
+    return Driver(job, "sweep", [], 0)
+
+
+def num_rows(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        return int(database.execute("SELECT COUNT(*) FROM t").fetchone()[0])
+
+
+def test_a_store_that_the_job_was_not_told_of_comes_back(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, told = job.parents[1] / "other" / "mlflow.db", job.parent / "mlflow.db"
+    started = driver(job)
+    for name, value in started._store().items():
+        monkeypatch.setenv(name, value)
+    write(carried_store.working_copy(store))
+    assert carried_store.holder_of(store) == carried_store.holder_of(told) == "7"
+    assert not store.exists()
+    started._bring_back()
+    assert num_rows(store) == 1
+    started._release()
+    assert carried_store.holder_of(store) is carried_store.holder_of(told) is None
+
+
+def test_a_store_of_another_job_is_not_carried(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = job.parents[1] / "other" / "mlflow.db"
+    carried_store.claim(store, "8")
+    for name, value in driver(job)._store().items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TrackingError, match="Slurm job 8 works on it"):
+        carried_store.working_copy(store)
+    assert carried_store.carried(Path(os.environ[carried_store.FOLDER_VARIABLE])) == []
