@@ -10,6 +10,7 @@ time may do so: it holds a claim, a file beside the shared one. What another job
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -29,6 +30,10 @@ INTERVAL_S = 60.0
 COPY_SHARE = 0.05
 """Largest share of the time for copies."""
 CLAIM = ".claim"
+UNKNOWN = "unknown"
+"""Owner of a claim without content."""
+WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
+"""Errors of a file system that has no hard links."""
 ORIGIN = "shared"
 """File beside a copy that has the path of the shared file."""
 _next: dict[Path, float] = {}
@@ -63,8 +68,11 @@ def fetch(shared: Path, parent: Path) -> Path:
 
     Raises TrackingError if another job has claimed the file, which may be another one than the driver was told.
     """
-    if (owner := os.environ.get(OWNER_VARIABLE)) and claim(shared, owner) is not None:
-        require_free(shared)
+    try:
+        if (owner := os.environ.get(OWNER_VARIABLE)) and claim(shared, owner) is not None:
+            require_free(shared)
+    except OSError as error:
+        raise TrackingError(f"tracking.uri: {str(shared)!r} cannot be claimed: {error.strerror}") from error
     copy = copy_of(shared, parent)
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     (copy.parent / ORIGIN).write_text(str(shared))
@@ -135,19 +143,37 @@ def keep(uri_path: Path | None, *, now: bool = False) -> bool:
 
 
 def claim(shared: Path, owner: str) -> str | None:
-    """Claim a shared file for a job; return None, or the owner who has it. Claiming again is no fault."""
+    """Claim a shared file for a job; return None, or the owner who has it. Claiming again is no fault. Raises OSError
+    if there can be no file beside the shared one."""
     path = claim_of(shared)
     path.parent.mkdir(parents=True, exist_ok=True)
-    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
-    mine.write_text(owner)
     try:
-        os.link(mine, path)  # in one step, over a network too
+        _make(path, owner)
     except FileExistsError:
         holder = holder_of(shared)
-        return None if holder == owner else holder or "unknown"
-    finally:
-        mine.unlink()
+        return None if holder == owner else holder or UNKNOWN
     return None
+
+
+def _make(path: Path, owner: str) -> None:
+    """Make the file of a claim. Raises FileExistsError, or another OSError."""
+    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        mine.write_text(owner)
+        os.link(mine, path)  # in one step with its content, over a network too
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        with path.open("x") as file:  # there a moment before its content
+            try:
+                file.write(owner)
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
+    finally:
+        with suppress(OSError):
+            mine.unlink(missing_ok=True)
 
 
 def release(shared: Path, owner: str) -> None:
@@ -158,11 +184,11 @@ def release(shared: Path, owner: str) -> None:
 
 
 def holder_of(shared: Path) -> str | None:
-    """Return the job that has claimed a shared file; None without one."""
+    """Return the job that has claimed a shared file, UNKNOWN where its claim does not say; None without a claim."""
     try:
-        return claim_of(shared).read_text().strip() or None
+        return claim_of(shared).read_text().strip() or UNKNOWN
     except OSError:
-        return None
+        return UNKNOWN if os.path.lexists(claim_of(shared)) else None
 
 
 def claim_of(shared: Path) -> Path:

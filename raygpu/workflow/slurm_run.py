@@ -146,17 +146,28 @@ class Driver:
         """Return the variables that say where the store of MLflow is, if that is a file: on this node, or nowhere."""
         if not self.job.store:
             return {}
-        shared, holder = Path(self.job.store), None
-        if "SLURM_ARRAY_JOB_ID" not in os.environ:
-            holder = carried_store.claim(shared, self.place.number)
-            if holder is not None and not self._lives(holder):
-                carried_store.release(shared, holder)
-                holder = carried_store.claim(shared, self.place.number)
+        shared = Path(self.job.store)
+        if "SLURM_ARRAY_JOB_ID" in os.environ:
+            return {carried_store.SPOOL_VARIABLE: "1"}
+        try:
+            holder = self._claimed(shared)
+        except OSError as error:
+            why = f"{shared} cannot be claimed ({error.strerror})"
+        else:
             if holder is None:
                 disk, owner = str(self.place.node_disk), self.place.number
                 return {carried_store.FOLDER_VARIABLE: disk, carried_store.OWNER_VARIABLE: owner}
-            self._say(f"{shared} is in use by Slurm job {holder}, so what is for MLflow waits in the run's folder")
+            why = f"{shared} is in use by Slurm job {holder}"
+        self._say(f"{why}, so what is for MLflow waits in the run's folder")
         return {carried_store.SPOOL_VARIABLE: "1"}
+
+    def _claimed(self, shared: Path) -> str | None:
+        """Claim a store, also from a job that has ended; return None, or the job that has it. Raises OSError."""
+        holder = carried_store.claim(shared, self.place.number)
+        if holder is None or holder == carried_store.UNKNOWN or self._lives(holder):
+            return holder
+        carried_store.release(shared, holder)
+        return carried_store.claim(shared, self.place.number)
 
     def _lives(self, number: str) -> bool:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sqlite3
@@ -117,3 +118,36 @@ def test_two_nodes_whose_processes_have_one_pid_claim_apart(shared: Path, monkey
         carried_store.claim(shared, node)
     assert len(set(names)) == 2
     assert carried_store.holder_of(shared) == "one"
+
+
+@pytest.mark.parametrize("number", carried_store.WITHOUT_LINKS)
+def test_a_file_system_without_hard_links_has_claims(
+    number: int, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refused)
+    assert carried_store.claim(shared, "12") is None
+    assert carried_store.claim(shared, "12") is None
+    assert carried_store.claim(shared, "13") == "12"
+    assert sorted(each.name for each in shared.parent.iterdir() if "claim" in each.name) == ["mlflow.db.claim"]
+    carried_store.release(shared, "12")
+    assert carried_store.holder_of(shared) is None
+
+
+def test_a_claim_that_does_not_say_whose_it_is_holds(shared: Path) -> None:
+    carried_store.claim_of(shared).touch()
+    assert carried_store.holder_of(shared) == carried_store.claim(shared, "12") == carried_store.UNKNOWN
+    with pytest.raises(TrackingError, match="delete"):
+        carried_store.working_copy(shared)
+
+
+def test_a_store_that_cannot_be_claimed_is_told(shared: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setenv(carried_store.OWNER_VARIABLE, "12")
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(TrackingError, match=r"cannot be claimed: Disk quota exceeded"):
+        carried_store.working_copy(shared)

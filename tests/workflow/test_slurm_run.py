@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing
@@ -71,3 +72,18 @@ def test_a_store_of_another_job_is_not_carried(job: Path, monkeypatch: pytest.Mo
     with pytest.raises(TrackingError, match="Slurm job 8 works on it"):
         carried_store.working_copy(store)
     assert carried_store.carried(Path(os.environ[carried_store.FOLDER_VARIABLE])) == []
+
+
+def test_a_job_whose_store_cannot_be_claimed_keeps_its_writes(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    started = driver(job)
+    monkeypatch.setattr(os, "link", full)
+    assert started._store() == {carried_store.SPOOL_VARIABLE: "1"}
+    assert "cannot be claimed (Disk quota exceeded), so what is for MLflow waits in the run's folder" in (
+        capsys.readouterr().out
+    )
+    assert list(job.parent.glob("mlflow.db*")) == []
