@@ -78,9 +78,11 @@ def store_of(tree: RunTree) -> Iterator[None]:
     """Let MLflow's own functions write to the tree's store, without their warnings and progress bars.
 
     At the exit the process has its own store again: MLflow keeps it in the environment, where the next run looks.
+    Raises TrackingError while a batch job carries the store.
     """
     import mlflow
 
+    tree.in_place.require_free()
     before: Any = os.environ.get(URI_VARIABLE)
 
     for name in ("mlflow.models.model", "mlflow.utils.environment", "mlflow.tracking._model_registry.fluent"):

@@ -15,6 +15,7 @@ class StoreOpening:
         self._tracking = config.tracking
         self.fault: TrackingError | None = None
         """Why the store could not be opened; None if it could, or has not been tried yet."""
+        self._was_open = False
 
     @classmethod
     def of(cls, config: ProblemConfig) -> StoreOpening | None:
@@ -23,9 +24,16 @@ class StoreOpening:
         return cls(config) if config.tracking.enabled and not carried_store.spools() else None
 
     def tree(self) -> RunTree:
-        """Return the open store. Raises Refused, so that the writer does not try again: the sweep ends."""
+        """Return the open store. Raises Refused, so that the writer does not try again: the sweep ends.
+
+        A store that was open before, and is opened anew because its file was replaced, is tried again: TrackingError.
+        """
         try:
-            return RunTree.open(self._tracking.uri, self._tracking.experiment)
+            tree = RunTree.open(self._tracking.uri, self._tracking.experiment)
         except TrackingError as error:
+            if self._was_open:
+                raise
             self.fault = error
             raise Refused(str(error)) from error
+        self._was_open = True
+        return tree

@@ -23,6 +23,7 @@ from raygpu.search.trial_record import Status
 from raygpu.search.trials import Trial
 from raygpu.tracking import carried_store, client, presentation
 from raygpu.tracking.client import Refused
+from raygpu.tracking.in_place import InPlace
 from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme, sqlite_path
 from raygpu.tracking.trial_runs import Child, all_runs, last_ms
@@ -59,6 +60,7 @@ def _guarded(method: Callable[Concatenate[RunTree, P], R]) -> Callable[Concatena
     def call(tree: RunTree, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the method and translate its exceptions."""
         try:
+            tree.in_place.require_free()
             return method(tree, *args, **kwargs)
         except TrackingError:
             raise
@@ -76,6 +78,7 @@ class RunTree:
         self.mlflow = mlflow
         """MLflow's client, an MlflowClient."""
         self.uri = uri
+        self.in_place = InPlace(uri)
         self.experiment_id = experiment_id
         self.run_id: str | None = None
         """Id of the parent run, from `start_run` or `resume_run` on."""
@@ -182,6 +185,7 @@ class RunTree:
         stopped = {"raygpu.stopped": "interrupted"} if status == "interrupted" else {}
         self._patiently(lambda: self.log(run_id, results, tags={"raygpu.status": status, **stopped, **(tags or {})}))
         self._patiently(lambda: self.finish(run_id, status, now))
+        self.in_place.require_whole()
 
     @_guarded
     def describe(self, run_id: str, description: str) -> None:
@@ -319,14 +323,16 @@ class RunTree:
         self.mlflow.set_terminated(run_id, RUN_STATUS[status], time_ms)
 
     def keep(self, *, now: bool = False) -> bool:
-        """Bring back a store that a batch job carries on its node's disk; return whether it has all writes.
+        """Bring back a store that a batch job carries on its node's disk; return whether it has all writes for good.
 
         now: whether to do so in any case, and not only once in a while.
         """
-        return carried_store.keep(sqlite_path(self.uri) if scheme(self.uri) == "sqlite" else None, now=now)
+        path = sqlite_path(self.uri) if scheme(self.uri) == "sqlite" else None
+        return self.in_place.is_whole and carried_store.keep(path, now=now)
 
     def ping(self) -> None:
-        """Check that the store can be reached. Raises TrackingError if not."""
+        """Check that the store can be reached, and is no job's. Raises TrackingError if not."""
+        self.in_place.require_free()
         check(self.uri)
 
     @_guarded

@@ -17,7 +17,9 @@ LOCAL = frozenset({"apfs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "
 """File systems of one machine; over a network, a write-ahead log breaks the file (sqlite.org/wal.html)."""
 MOUNTS = Path("/proc/self/mounts")
 _deferring: set[Path] = set()
-"""Files whose connections in this process do not wait for the disk."""
+"""Files whose connections in this process do not wait for the disk, and do not outlive the file."""
+INODE = "raygpu.inode"
+"""Number of the file that a connection was opened to, in SQLAlchemy's record of the connection."""
 
 
 def create(path: Path) -> None:
@@ -30,21 +32,45 @@ def create(path: Path) -> None:
 
 def defer_syncs(path: Path) -> None:
     """Let commits to a file with a write-ahead log not wait for the disk, for the connections that SQLAlchemy will open
-    in this process; `sync` waits for all of them."""
+    in this process; `sync` waits for all of them.
+
+    A connection whose file was replaced is not used again: its commits would succeed, and nobody would ever read them.
+    """
     from sqlalchemy import Engine, event
 
     if not _deferring:
         event.listen(Engine, "connect", _defer)
+        event.listen(Engine, "checkout", _require_same)
     _deferring.add(path.resolve())
 
 
-def _defer(connection: Any, _: object) -> None:
+def _defer(connection: Any, record: Any) -> None:
     """Set the level of a new connection, if it is to one of the files."""
     if not isinstance(connection, sqlite3.Connection):
         return
-    name = connection.execute("PRAGMA database_list").fetchone()[2]
-    if Path(name).resolve() in _deferring and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+    path = Path(connection.execute("PRAGMA database_list").fetchone()[2]).resolve()
+    if path not in _deferring:
+        return
+    record.info[INODE] = path, inode(path)
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _require_same(_: object, record: Any, __: object) -> None:
+    """Have SQLAlchemy open a connection anew if its file was replaced."""
+    from sqlalchemy import exc
+
+    path, opened = record.info.get(INODE, (None, None))
+    if path is not None and inode(path) not in (None, opened):
+        raise exc.InvalidatePoolError(f"{path} was replaced")
+
+
+def inode(path: Path) -> int | None:
+    """Return the number of a file, by which it is told from one that takes its place; None without a file."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def has_log(path: Path) -> bool:

@@ -30,7 +30,7 @@ from raygpu.records.trial_writer import Kind, TrialWriter
 from raygpu.records.whole_files import append_lines
 from raygpu.tracking import client
 from raygpu.tracking.deliverer import Deliverer
-from raygpu.tracking.journal import Journal
+from raygpu.tracking.journal import Journal, load
 from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import Refused, RunTree
 
@@ -48,6 +48,10 @@ SAY_S = 10.0
 TICK_S = 0.2
 REFUSED = "refused.jsonl"
 """File, beside the journal, of the values that MLflow refused."""
+
+
+class Replaced(Exception):
+    """Another file has taken the place of the store's, and may lack what was delivered since the journal was empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ class Writer(TrialWriter):
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self.interrupted = False
         """Whether Ctrl-C has ended the wait for the deliveries."""
+        self._is_replaced = False
+        """Whether the store may lack writes that only the journal has."""
         self._undelivered: int | None = None
         self._num_begun = num_begun
         self._taken = 0
@@ -149,7 +155,9 @@ class Writer(TrialWriter):
             except KeyboardInterrupt:
                 self.interrupted = True  # what is left is kept
             self._abandoned.set()  # a thread that still hangs in a call ends after it
-            is_stored = self._tree is None or self._tree.keep(now=True)
+            doubt = self._doubt()
+            is_stored = doubt is None and (self._tree is None or self._tree.keep(now=True))
+            self.delayed = self.delayed or doubt
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
                 self._keep_aside()
@@ -158,8 +166,17 @@ class Writer(TrialWriter):
                         self._journal.close(writes)
                 except OSError as error:
                     self._note_disk(error)
-            self._undelivered = len(writes)
+            self._undelivered = len(writes) if doubt is None else max(len(writes), self._journal.num_lines)
         return self._undelivered
+
+    def _doubt(self) -> str | None:
+        """Return why the store may lack writes that were delivered; None if it has them."""
+        try:
+            if self._tree is not None:
+                self._tree.in_place.require_whole()
+        except TrackingError as error:
+            return str(error)
+        return (self.delayed or "the store's file was replaced") if self._is_replaced else None
 
     def _await(self, patience_s: float, say: Callable[[str], None]) -> None:
         """Wait for the thread's end, or until the store has taken nothing for `patience_s`."""
@@ -224,9 +241,33 @@ class Writer(TrialWriter):
         while self._tree is not None:
             try:
                 return self._loop(self._tree)
+            except Replaced:
+                self._deliver_again(self._tree, tree)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not end the deliveries
                 self._note(f"tracking: {one_line(error)}; deliveries go on")
                 self._abandoned.wait(LONGEST_RETRY_S if not self._closing.is_set() else 1.0)
+
+    def _deliver_again(self, replaced: RunTree, tree: RunTree | Callable[[], RunTree]) -> None:
+        """Go on with the run in the file that took the store's place, and deliver all that the journal holds."""
+        self._is_replaced, pause_s = True, 1.0
+        while not self._abandoned.is_set():
+            replaced.in_place.take()
+            try:
+                if isinstance(tree, RunTree):
+                    tree.resume_run(str(tree.run_id))
+                opened = tree if isinstance(tree, RunTree) else tree()
+                with self._lock:
+                    kept = load(self._journal.path)[0] if self._journal.path.is_file() else []
+                    # What the disk has not taken is delivered in any case, if it be twice.
+                    unkept = [*self._pending.writes(), *self._incoming] if self._behind else []
+                    self._tree, self._pending, self._incoming = opened, Pending(), deque([*kept, *unkept])
+                    self._is_replaced = False
+                self._wake.set()
+                return
+            except Exception as error:  # noqa: BLE001 - it is tried again, whatever it is
+                self.delayed = str(error) if isinstance(error, TrackingError) else one_line(error)
+                self._abandoned.wait(pause_s)
+                pause_s = min(LONGEST_RETRY_S, 2 * pause_s)
 
     def _loop(self, tree: RunTree) -> None:
         deliverer = Deliverer(
@@ -250,6 +291,8 @@ class Writer(TrialWriter):
             is_last = self._closing.is_set()
             turn = deliverer.turn(closing=is_last, settle_s=self._interval_s if retry_s else None)
             self.delayed = deliverer.delayed if turn.failed else None
+            if tree.in_place.is_free and tree.in_place.is_another:
+                raise Replaced
             if turn.failed:
                 retry_s = 1.0 if turn.delivered else min(LONGEST_RETRY_S, max(1.0, 2 * retry_s))
                 continue

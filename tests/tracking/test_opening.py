@@ -34,3 +34,17 @@ def test_an_open_store_has_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     opening = StoreOpening(config())
     assert opening.tree() is tree
     assert opening.fault is None
+
+
+def test_a_store_that_was_open_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(uri: str, experiment: str) -> RunTree:
+        raise TrackingError("tracking.uri: Slurm job 12 works on it until its end")
+
+    monkeypatch.setattr(RunTree, "open", lambda uri, experiment: object())
+    opening = StoreOpening(config())
+    opening.tree()
+    monkeypatch.setattr(RunTree, "open", held)
+    with pytest.raises(TrackingError) as fault:
+        opening.tree()
+    assert not isinstance(fault.value, Refused)
+    assert opening.fault is None  # the sweep goes on
