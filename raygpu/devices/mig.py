@@ -35,7 +35,6 @@ def instances(gpu: Gpu) -> list[Gpu]:
         if uuid is None:
             continue  # no instance has this number, or it is not this container's
         name = ask(pynvml.nvmlDeviceGetName, part)
-        memory = ask(pynvml.nvmlDeviceGetMemoryInfo, part)
         instance = MigInstance(
             place=place,
             gpu_uuid=gpu.uuid,
@@ -47,12 +46,20 @@ def instances(gpu: Gpu) -> list[Gpu]:
                 gpu,
                 uuid=nvml.text(uuid),
                 name=nvml.text(name) if name is not None else f"{gpu.name} MIG",
-                memory_gib=memory.total / GIB if memory is not None else 0.0,
+                memory_gib=_memory_gib(part, gpu),
                 mig=None,
                 instance=instance,
             )
         )
     return mig_devices
+
+
+def _memory_gib(part: Any, gpu: Gpu) -> float:
+    """Return an instance's memory: by its figures, else by its profile; that of its GPU if NVML tells neither."""
+    if (memory := ask(pynvml.nvmlDeviceGetMemoryInfo, part)) is not None:
+        return float(memory.total / GIB)
+    profile = ask(pynvml.nvmlDeviceGetAttributes, part)
+    return float(profile.memorySizeMB / 1024) if profile is not None else gpu.memory_gib
 
 
 def gpm_source(uuid: str) -> tuple[Any, int | None]:

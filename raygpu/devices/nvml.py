@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import psutil
 import pynvml
 
 GIB = 2**30
@@ -50,6 +51,7 @@ class Gpu:
     uuid: str
     name: str
     memory_gib: float
+    """Its memory; of a GPU that shares the host's memory, all of that."""
     capability: tuple[int, int] | None = None
     """CUDA compute capability: (8, 0) for an A100."""
     compute_mode: ComputeMode | None = None
@@ -125,13 +127,18 @@ def gpus() -> list[Gpu]:
                 index=index,
                 uuid=text(pynvml.nvmlDeviceGetUUID(device)),
                 name=text(pynvml.nvmlDeviceGetName(device)),
-                memory_gib=room.total_gib if room is not None else 0.0,
+                memory_gib=room.total_gib if room is not None else unified_gib(),
                 capability=ask(pynvml.nvmlDeviceGetCudaComputeCapability, device),
                 compute_mode=COMPUTE_MODES.get(ask(pynvml.nvmlDeviceGetComputeMode, device)),
                 mig=mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE if mig is not None else None,
             )
         )
     return detected_gpus
+
+
+def unified_gib() -> float:
+    """Return the memory of a GPU that shares the host's and for which NVML has no figure, as torch does: all of it."""
+    return float(psutil.virtual_memory().total / GIB)
 
 
 def driver_version() -> str | None:

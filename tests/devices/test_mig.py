@@ -39,6 +39,17 @@ def test_instances_follow_their_gpu(fake: FakeNvml) -> None:
     assert instances(found[0]) == []
 
 
+def test_an_instance_without_figures_has_the_memory_of_its_profile(fake: FakeNvml) -> None:
+    gpu = nvml.gpus()[1]
+    fake.unsupported = {"nvmlDeviceGetMemoryInfo"}
+    with pytest.MonkeyPatch.context() as patch:
+        fake.install(patch)
+        assert [part.memory_gib for part in instances(gpu)] == [4.75, 39.5]
+        fake.unsupported |= {"nvmlDeviceGetAttributes"}
+        fake.install(patch)
+        assert [part.memory_gib for part in instances(gpu)] == [16.0, 16.0]
+
+
 def test_what_an_instance_does_not_tell_is_none(fake: FakeNvml) -> None:
     with Telemetry("MIG-bbbb") as telemetry:
         pass

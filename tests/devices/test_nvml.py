@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pynvml
 import pytest
 
 import raygpu
 from raygpu.devices import nvml
+from raygpu.devices.host import described
 from tests.fakes.nvml import FakeNvml
 
 
@@ -68,6 +71,17 @@ def test_what_a_card_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [gpu.mig for gpu in found] == [None, False, True]
     assert [gpu.capability for gpu in found] == [(8, 0), (8, 0), (9, 0)]
     assert nvml.driver_version() == "580.65.06"
+
+
+def test_a_gpu_that_shares_the_host_s_memory_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml(["NVIDIA GB10"], {"nvmlDeviceGetMemoryInfo"}).install(monkeypatch)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=120 * nvml.GIB, available=nvml.GIB))
+    (gpu,) = nvml.gpus()
+    assert gpu.memory_gib == 120.0
+    assert described([gpu]).device_type == "NVIDIA GB10, 120 GiB"
+    assert described([gpu]).free_gib is None
+    assert nvml.memory(fake.uuids[0]) is None
+    assert nvml.read(fake.uuids)[fake.uuids[0]].memory_gib is None
 
 
 def test_what_a_card_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,9 @@ class FakeNvml:
                 lambda handle: devices[handle].name,
                 lambda part: f"{devices[whole(part)].name} MIG {part.profile}",
             ),
+            "nvmlDeviceGetAttributes": either(
+                self._refuse, lambda part: SimpleNamespace(memorySizeMB=int(part.total_gib * 1024))
+            ),
             "nvmlDeviceGetUUID": either(lambda handle: devices[handle].uuid, lambda part: part.uuid),
             "nvmlDeviceGetComputeRunningProcesses_v3": either(
                 lambda handle: _listed(devices[handle].processes), lambda part: _listed(part.processes)
