@@ -47,16 +47,14 @@ def allocation(environment: Mapping[str, str] | None = None) -> Allocation:
     variables = os.environ if environment is None else environment
     if "SLURM_JOB_ID" not in variables:
         return Allocation()
-    num_cpus = _number(variables, "SLURM_CPUS_ON_NODE")
-    # 0 is all of the node's memory.
-    memory_mib = _number(variables, "SLURM_MEM_PER_NODE") or None
-    if memory_mib is None and num_cpus is not None and (of_cpu := _number(variables, "SLURM_MEM_PER_CPU")):
-        memory_mib = of_cpu * num_cpus
-    return Allocation(
-        num_cpus=num_cpus,
-        num_gpus=_num_gpus(variables),
-        memory_gib=memory_mib / MIB_PER_GIB if memory_mib is not None else None,
+    num_cpus, num_gpus = _number(variables, "SLURM_CPUS_ON_NODE"), _num_gpus(variables)
+    # One of the three is given. 0 is all of the node's memory.
+    memory_mib = (
+        (_number(variables, "SLURM_MEM_PER_NODE") or 0)
+        or (_number(variables, "SLURM_MEM_PER_CPU") or 0) * (num_cpus or 0)
+        or (_number(variables, "SLURM_MEM_PER_GPU") or 0) * (num_gpus or 0)
     )
+    return Allocation(num_cpus, num_gpus, memory_gib=memory_mib / MIB_PER_GIB if memory_mib else None)
 
 
 def _num_gpus(variables: Mapping[str, str]) -> int | None:

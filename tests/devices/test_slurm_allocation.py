@@ -21,6 +21,14 @@ def test_a_job_with_memory_of_each_cpu_and_gpus() -> None:
     assert allocation(variables) == Allocation(num_cpus=4, num_gpus=2, memory_gib=4.0)
 
 
+def test_a_job_with_memory_of_each_gpu() -> None:
+    variables = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "8", "SLURM_MEM_PER_GPU": "16384"}
+    assert allocation(variables | {"SLURM_GPUS_ON_NODE": "2"}) == Allocation(num_cpus=8, num_gpus=2, memory_gib=32.0)
+    assert allocation(variables | {"CUDA_VISIBLE_DEVICES": "0,1,3"}).memory_gib == 48.0
+    assert allocation(variables).memory_gib is None  # of no number of GPUs
+    assert allocation(variables | {"SLURM_GPUS_ON_NODE": "2", "SLURM_MEM_PER_GPU": "0"}).memory_gib is None
+
+
 def test_gpus_of_a_slurm_that_does_not_tell_their_number() -> None:
     assert allocation({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0,3"}).num_gpus == 2
 
