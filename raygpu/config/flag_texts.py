@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -47,7 +46,8 @@ def toml_text(value: Any) -> str:
         case list():
             return f"[{', '.join(map(toml_text, value))}]"
         case dict():
-            return f"{{{', '.join(f'{json.dumps(name)} = {toml_text(each)}' for name, each in value.items())}}}"
+            names = {name: tomli_w.dumps({name: 1}).removesuffix(" = 1\n") for name in value}
+            return f"{{{', '.join(f'{names[name]} = {toml_text(each)}' for name, each in value.items())}}}"
     return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
 
 

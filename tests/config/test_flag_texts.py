@@ -64,7 +64,7 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "ü\u007f",
             "[1]",
         ),
-        *(5, -5, 0.1, 1e-9, True, False, [64, 32], [[1, 2], ["a", "1"]], [], {"a b": [1, {"c": "2"}]}),
+        *(5, -5, 0.1, 1e-9, True, False, [64, 32], [[1, 2], ["a", "1"]], [], {"a b": [1, {"c": "2"}], "😀": 1}),
     ],
 )
 def test_a_hyperparameter_is_the_same_in_the_job(value: Any, submitted: Any) -> None:

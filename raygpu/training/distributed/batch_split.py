@@ -73,7 +73,8 @@ def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_
     growth = total / min(settings.batch_size, samples_per_epoch)  # as a trial's batch is
     factor = {"none": 1.0, "linear": growth, "sqrt": growth**0.5}[config.lr_scaling]
     warmup = config.warmup_epochs
-    if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
+    chosen = any("warmup_epochs" in values for values in (config.hyperparameters, *config.changes))
+    if warmup is None and factor != 1 and not chosen:
         warmup = WARMUP * (config.epochs or 1)
     scaled = settings.scaled(factor, warmup, growth)
     if scaled.ema_decay != settings.ema_decay:

@@ -43,6 +43,8 @@ def test_a_batch_larger_than_the_data_is_the_data() -> None:
         ({"lr_scaling": "sqrt"}, {"warmup_epochs": 2, "optimizer": "adam"}, 2.0, 2.0,
          "adam, learning rate 0.1 x 2 = 0.2, rising over 2 epochs, constant"),
         ({"lr_scaling": "linear", "warmup_epochs": 0}, {}, 4.0, 0.0, "sgd, learning rate 0.1 x 4 = 0.4, constant"),
+        ({"lr_scaling": "linear", "changes": [{"epoch": 3, "warmup_epochs": 9}]}, {}, 4.0, 0.0,
+         "sgd, learning rate 0.1 x 4 = 0.4, constant; other values from epoch 3 on"),
     ],
 )  # fmt: skip
 def test_the_learning_rate(values: Any, hp: Any, factor: float, warmup: float, line: str) -> None:
