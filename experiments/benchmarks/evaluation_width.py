@@ -14,18 +14,35 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 from experiments.benchmarks import record
 from experiments.digits import Cnn, Mlp
+from raygpu import Splits
 from raygpu.devices.host import num_cpus
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
 
+
+class Wide(Mlp):
+    """With samples that are twelve times as wide."""
+
+    def data(self) -> Splits:
+        narrow = super().data()
+        inputs, others = (np.tile(np.asarray(part), 12) for part in (narrow.train_inputs, narrow.validation_inputs))
+        return Splits(inputs, narrow.train_targets, others, narrow.validation_targets)
+
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Sequential(nn.Linear(768, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
+
+
 NETWORKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mlp, 32 units": (Mlp, {"hidden": 32}),
     "mlp, 256 units": (Mlp, {"hidden": 256}),
+    "mlp of 768 inputs, 32 units": (Wide, {"hidden": 32}),
     "cnn, 8 channels": (Cnn, {"blocks": 1, "channels": 8}),
     "cnn, 8 and 16 channels": (Cnn, {"blocks": 2, "channels": 8, "channels2": 16}),
 }

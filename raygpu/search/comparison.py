@@ -19,8 +19,9 @@ from typing import Any
 
 LEVEL = 0.05
 """Probability below which a difference counts."""
-ROUNDING = 1e-6
-"""Difference and standard error, relative to the largest score, that rounding explains: many scores are float32."""
+ROUNDING = 2.0**-22
+"""Difference and standard error, relative to the largest score, that rounding explains: many scores are float32, of
+which two are off by half of it together."""
 T_TEST = "paired t-test"
 CORRECTED = "paired t-test with Nadeau and Bengio's variance"
 """Test over folds, whose trainings share most of their data (Nadeau and Bengio, Machine Learning 52, 2003)."""

@@ -212,7 +212,12 @@ class OptunaSampler:
         self.generations = None
 
     def extend(self, larger: OptunaSampler) -> None:
-        """Ask for as many trials as another search, in its generations."""
+        """Ask for as many trials as another search, in its generations.
+
+        Raises BadInput if its space has other bounds, as an earlier version of raygpu gave some.
+        """
+        if larger.space != self.space:
+            raise BadInput("space: its values are others than at the sweep's start; begin a new sweep")
         self.generations, self.num_trials = larger.generations, larger.num_trials
 
     def _ask(self) -> None:

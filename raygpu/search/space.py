@@ -319,7 +319,7 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
     if kind in ("choice", "grid_search"):
         if not value:
             raise ValueError(f"{kind}: the list is empty")
-        if _has_none(value):
+        if any(map(_has_none, value)):
             raise ValueError(f"{kind}: None cannot be written to a file; use text, or leave it out by `when`")
         return tuple(value)
     count = _NUM_ARGUMENTS[kind]
@@ -343,6 +343,8 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
     if count == 3 and "randn" not in kind:  # multiples of the step, as all q distributions draw
         low, high, step = value
         first, last = _multiples(low, high, step, whole="int" in kind)
+        if "log" in kind:
+            first = max(first, quantized(step, step))
         if first > last:
             raise ValueError(f"{kind}: read {list(value)!r}; there is no multiple of {step} from {low} to {high}")
         return first, last, step

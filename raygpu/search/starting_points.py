@@ -94,13 +94,14 @@ def value_in(parameter: Parameter, value: Any) -> Any:
     is_whole = "int" in kind
     if is_whole and value != int(value):
         raise ValueError(f"read {value!r}; a whole number is wanted")
+    if kind.startswith("q"):
+        drawn = quantized(value, a[2]) if kind == "qrandn" else stepped(value, *a)
+        if abs(drawn - value) <= NEAR * max(a[2], abs(value)):
+            return int(drawn) if is_whole else drawn  # steps of whole numbers give whole numbers
     if "randn" not in kind:
         low, high = a[0], a[1] - 1 if kind in ("randint", "lograndint") else a[1]
         if not low <= value <= high:
             raise ValueError(f"read {value!r}; [space] has {low!r} to {high!r}")
     if kind.startswith("q"):
-        drawn = quantized(value, a[2]) if kind == "qrandn" else stepped(value, *a)
-        if abs(drawn - value) > NEAR * max(a[2], abs(value)):
-            raise ValueError(f"read {value!r}; [space] has multiples of {a[2]!r}")
-        return int(drawn) if is_whole else drawn  # steps of whole numbers give whole numbers
+        raise ValueError(f"read {value!r}; [space] has multiples of {a[2]!r}")
     return int(value) if is_whole else float(value)

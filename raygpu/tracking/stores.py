@@ -158,17 +158,25 @@ def server_version(uri: str) -> str | None:
 
 
 def _request(uri: str) -> tuple[str, dict[str, str]]:
-    """Return the address without credentials, and the header with those of the environment, of MLflow's file or of the
-    URI."""
+    """Return the address without credentials, and the header with those of netrc, as MLflow's library of requests has
+    it, of the environment, of MLflow's file or of the URI."""
+    from requests.utils import get_netrc_auth
+
     parts = urlsplit(uri)
     base = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
+    if (of_host := get_netrc_auth(base)) is not None:
+        return base, _basic(*of_host)
     kept_user, kept_password = _kept_credentials()
     user = os.environ.get("MLFLOW_TRACKING_USERNAME") or kept_user or unquote(parts.username or "")
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or kept_password or unquote(parts.password or "")
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     if user and password:
-        return base, {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+        return base, _basic(user, password)
     return base, {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
 def _kept_credentials() -> tuple[str, str]:
@@ -186,12 +194,14 @@ def _tls(base: str) -> ssl.SSLContext | None:
     """Return how to trust a server and to be trusted, as MLflow and the library of its requests do."""
     if not base.startswith("https"):
         return None
-    names = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-    trusted = next((path for name in names if (path := os.environ.get(name))), None)
-    is_folder = trusted is not None and os.path.isdir(trusted)
-    context = ssl.create_default_context(cafile=None if is_folder else trusted, capath=trusted if is_folder else None)
     if _is_true("MLFLOW_TRACKING_INSECURE_TLS"):
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context = ssl._create_unverified_context()
+    else:
+        names = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+        trusted = next((path for name in names if (path := os.environ.get(name))), None)
+        is_folder = trusted is not None and os.path.isdir(trusted)
+        file, folder = (None, trusted) if is_folder else (trusted, None)
+        context = ssl.create_default_context(cafile=file, capath=folder)
     if client := os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"):
         context.load_cert_chain(client)
     return context

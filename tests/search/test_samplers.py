@@ -162,6 +162,13 @@ def test_a_search_that_goes_on_in_arrays_waits_for_what_is_under_way() -> None:
     assert len(list(iter(search.next, None))) == 13, "the rest of a generation and the next one"
 
 
+def test_a_search_whose_space_has_had_other_bounds_cannot_go_on() -> None:
+    """As before raygpu rounded the bounds of steps inwards."""
+    search, space = singly(), parse({"x": {"uniform": [0, 0.5]}})
+    with pytest.raises(BadInput, match="others than at the sweep's start"):
+        search.extend(OptunaSampler(space, Generations.equal(24, 8), seed=3, maximize=[False]))
+
+
 def test_it_learns() -> None:
     learned = run(OptunaSampler(SPACE, Generations.equal(64, 8), seed=0, maximize=[False]))
     random = random_trials(SPACE, 64, seed=0)

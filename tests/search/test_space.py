@@ -189,6 +189,7 @@ def test_steps_are_multiples_as_ray_tunes_are() -> None:
         ("quniform", 1000.0005, 1000.0095, 0.001, 1000.001, 1000.009),
         ("qloguniform", 1e-4, 1e-1, 5e-4, 5e-4, 1e-1),
         ("qloguniform", 1e-7, 3.5e-6, 1e-6, 1e-6, 3e-6),
+        ("qloguniform", 1e-12, 1e-2, 1e-3, 1e-3, 1e-2),
         ("qlograndint", 1, 1000, 8, 8, 1000),
         ("qrandint", 3, 2**61 + 1, 2**60, 2**60, 2**61),
     ],

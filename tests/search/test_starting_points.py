@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.search.samplers import sampler
-from raygpu.search.space import parse, random_trials
+from raygpu.search.space import parse, quantized, random_trials
 from raygpu.search.starting_points import fitting, starting_points, value_in
 
 SPACE = parse(
@@ -62,6 +62,8 @@ STEPS: list[tuple[str, list[float], float, float | None]] = [
     ("quniform", [0.05, 1.0, 0.1], 0.05, None),
     ("quniform", [0.05, 1.0, 0.1], 0.1 + 0.2, 0.3),
     ("quniform", [0.1, 0.93, 0.1], 0.93, None),
+    ("quniform", [0, 3.807, 0.009], 3.807, quantized(3.807, 0.009)),
+    ("quniform", [0.1, 0.1 + 0.2, 0.1], 0.1 + 0.2, 0.3),
     ("qloguniform", [5, 1000, 10], 15, None),
     ("qlograndint", [5, 1000, 10], 15, None),
     ("qlograndint", [5, 1000, 10], 20, 20),

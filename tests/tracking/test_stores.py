@@ -182,6 +182,17 @@ def test_credentials_of_mlflows_file_are_sent(other: str, monkeypatch: pytest.Mo
     file.write_text("no section\n")
     with pytest.raises(TrackingError, match="no credentials were sent"):
         check(f"{other}/locked")
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password you\n")
+    with pytest.raises(TrackingError, match="the credentials were refused"):
+        check(f"{other}/locked")
+    assert Other.seen == ["Basic bWU6eW91", None, "Basic bWU6eW91"]
+
+
+def test_a_server_that_is_not_verified_needs_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/bundle.pem")
+    with pytest.raises(TrackingError, match="refused"):
+        check(f"https://127.0.0.1:{free_port()}")
 
 
 def test_requests_that_mlflow_signs_are_left_to_it(other: str, monkeypatch: pytest.MonkeyPatch) -> None:

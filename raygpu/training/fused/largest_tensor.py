@@ -11,13 +11,18 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from raygpu.training.torch.torch_private_api import times_mapped
+
 CACHED_BYTES = 8 * 2**20
 """Size of the largest tensor of an evaluation at which two cores evaluated 256 small networks the fastest, nearly:
 experiments/benchmarks/evaluation_width.py."""
 
 
 class LargestTensor(TorchFunctionMode):
-    """Notes the size of the largest tensor that an operator inside returns, of one member inside `torch.vmap`."""
+    """Notes the size of the largest tensor that an operator inside returns for one member of a `torch.vmap`.
+
+    What all members share, as a batch of samples, is not counted: it does not grow with them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +30,7 @@ class LargestTensor(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        tensors = (value for value in tree_leaves(result) if isinstance(value, torch.Tensor))
+        tensors = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor) and times_mapped(value)]
         self.num_bytes = max([self.num_bytes, *(tensor.numel() * tensor.element_size() for tensor in tensors)])
         return result
 

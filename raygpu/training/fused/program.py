@@ -258,10 +258,9 @@ class Program:
                 try:
                     if self._metrics_are_fused:
                         return self._evaluated(state, copied(inputs), copied(targets), own=own)
-                    with slow_loops() as slow_operators, LargestTensor() as largest:
+                    with slow_loops() as slow_operators, self._sized():
                         values = self._evaluated(state, copied(inputs), copied(targets), own=own)
                     self._metrics_are_fused = not slow_operators
-                    self._evaluated_at_once = largest.members
                     return values
                 except torch.OutOfMemoryError:
                     raise
@@ -271,6 +270,15 @@ class Program:
                         tile.streams.set_state(before)
                         tile.streams.expect(self._evaluation_draws)
             return self._evaluated_by_member(tile.width, state, inputs, targets, own=own)
+
+    @contextmanager
+    def _sized(self) -> Iterator[None]:
+        """Choose the number of members that are evaluated at once by an evaluation inside."""
+        with LargestTensor() as largest:
+            try:
+                yield
+            finally:
+                self._evaluated_at_once = largest.members
 
     def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool) -> dict[str, torch.Tensor]:
         def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:

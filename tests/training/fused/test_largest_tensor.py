@@ -25,10 +25,12 @@ def array(name: str, count: int) -> TorchArray:
 def test_the_largest_tensor_of_one_member_counts() -> None:
     layer = torch.nn.Linear(4, 10, dtype=torch.float64)
 
-    def one(weight: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(layer, {"weight": weight}, (torch.ones(5, 4, dtype=torch.float64),)).sum()
+    weights, samples = torch.ones(7, 10, 4, dtype=torch.float64), torch.ones(5, 4, dtype=torch.float64)
 
-    weights = torch.ones(7, 10, 4, dtype=torch.float64)
+    def one(weight: torch.Tensor) -> torch.Tensor:
+        torch.cat([samples] * 9)  # all members share it
+        return torch.func.functional_call(layer, {"weight": weight}, (samples,)).sum()
+
     with LargestTensor() as largest:
         torch.vmap(one)(weights)
     assert largest.num_bytes == 5 * 10 * 8
