@@ -44,12 +44,12 @@ class ArraySequence(ABC):
     def begin(self, trials: list[Trial], checkpoint: Path | None = None) -> None:
         """Make an array of the trials, or of as many as fit in memory; go on from an array's checkpoint."""
         self.array = self._make(trials)
+        if self.evolution is not None:  # first: the settings at hand decide on the optimizer's buffers that are read
+            self.evolution.restore(checkpoint, cast(ChangingArray, self.array))
         if checkpoint is not None:
             with reading():
                 self.array.load(checkpoint)
             self.warnings += getattr(self.array, "notes", ())
-        if self.evolution is not None:
-            self.evolution.restore(checkpoint, cast(ChangingArray, self.array))
 
     @abstractmethod
     def _make(self, trials: list[Trial]) -> ModelArray:

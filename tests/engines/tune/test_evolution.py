@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 
 from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.array_checkpoint import POPULATION
+from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.evolution import Evolution
 from raygpu.engines.tune.population_actor import PopulationActor, PopulationClient
 from raygpu.planning.batches import batch_bounds, epoch_order
@@ -172,49 +174,57 @@ def test_a_compiled_step_goes_on_after_takeovers(tmp_path: Path) -> None:
     assert array.program.optimizer.program == key
 
 
+class Worker(ArraySequence):
+    """A worker's array in this process."""
+
+    def __init__(self, game: Game, *, fused: bool) -> None:
+        super().__init__(SimpleNamespace(), None, None, SimpleNamespace())  # type: ignore[arg-type]
+        self.game, self.fused = game, fused
+
+    def _make(self, trials: list[Trial]) -> Any:
+        array = self.game.array(trials) if self.fused else self.game.alone(trials[0])
+        self.evolution = self.evolution or self.game.evolution(array)
+        return array
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("epoch", [2, 3, 4])
 def test_a_worker_that_goes_on_from_a_checkpoint_changes_nothing(fused: bool, epoch: int, tmp_path: Path) -> None:
-    """Also from one that it saved while it waited for a decision, and after later decisions were made."""
-    wanted, lost = Game("sgd", "mlp", tmp_path / "a"), Game("sgd", "mlp", tmp_path / "b")
-    trials = wanted.trials
+    """Also from one that it saved while it waited for a decision, and after later decisions were made; and that of a
+    trial that began without a momentum and took one over."""
+    wanted, lost = Game("sgd", "mlp", tmp_path / "a", seed=2), Game("sgd", "mlp", tmp_path / "b", seed=2)
+    parts = [wanted.trials[:3], wanted.trials[3:]] if fused else [[trial] for trial in wanted.trials]
+    place = 0 if fused else 1
 
-    def arrays(game: Game) -> list[Any]:
-        if fused:
-            return [game.array(trials[:3]), game.array(trials[3:])]
-        return [game.alone(trial) for trial in trials]
+    def workers(game: Game) -> list[Worker]:
+        found = [Worker(game, fused=fused) for _ in parts]
+        for worker, trials in zip(found, parts, strict=True):
+            worker.begin(trials)
+        return found
 
-    expected = arrays(wanted)
-    told = wanted.play(expected)
-    first = arrays(lost)
-    evolutions = [lost.evolution(array) for array in first]
+    expected = [worker.array for worker in workers(wanted)]
+    told = wanted.play(expected)[place]
+    member = told.members["t0001"]
+    assert (member.begun["momentum"], member.changes[0].epoch, member.changes[0].values["momentum"]) == (0, 2, 0.9)
+    first = workers(lost)
     saved, scores = tmp_path / "checkpoint", {}
     saved.mkdir()
     for _ in range(100 * EPOCHS):
-        for array, evolution in zip(first, evolutions, strict=True):
-            lost.step(array, evolution)
-            if array is first[0] and array.epoch == epoch and not scores:
-                array.save(saved)
-                evolution.save(saved)
+        for worker in first:
+            lost.step(worker.array, worker.evolution)
+            if worker is first[place] and worker.array.epoch == epoch and not scores:
+                worker.save(saved)
                 scores = dict(lost.scores)
     assert (saved / POPULATION).is_file()
-    again = arrays(lost)[0]
-    again.load(saved)
-    evolution = Evolution(
-        Local(PopulationActor(lost.population)),
-        lost.epochs,
-        lost.changing,
-        Storage(str(lost.folder)),
-        list(again.trials),
-    )
-    evolution.restore(saved, again)
+    again = Worker(lost, fused=fused)
+    again.begin(parts[place], saved)
     lost.scores = scores
     for _ in range(10):
-        lost.step(again, evolution)
-    assert again.epoch == EPOCHS
+        lost.step(again.array, again.evolution)
+    assert again.array.epoch == EPOCHS
     for trial in again.trials:
-        assert evolution.members[trial.trial_id].changes == told[0].members[trial.trial_id].changes
-        assert difference(model_of(again, trial), model_of(expected[0], trial)) <= EXACT
+        assert again.evolution.members[trial.trial_id].changes == told.members[trial.trial_id].changes
+        assert difference(model_of(again.array, trial), model_of(expected[place], trial)) <= EXACT
 
 
 def test_the_values_of_each_epoch_are_metrics(tmp_path: Path) -> None:
