@@ -89,7 +89,7 @@ def run(
         console.lines(user_code.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, user_code.splits, user_code.folds)
-        console.lines(require_population(config, prepared.space, prepared.sampler, source, code, groups.groups))
+        console.lines(require_population(config, prepared.sampler, source, code, groups.read, is_new=resume is None))
         if groups.sharing == "fused":
             show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, user_code.splits, groups.groups)

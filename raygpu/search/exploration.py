@@ -54,16 +54,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def taken_over(parameters: Iterable[Parameter], space: Space, kind: str) -> tuple[str, ...]:
+def taken_over(parameters: Iterable[Parameter], space: Space, kind: str, read: Collection[str] = ()) -> tuple[str, ...]:
     """Return the names of the hyper-parameters that a trial takes over with another one's parameters: those that
     change, and all others of a step in which trials may differ.
 
     Ray Tune's rule: the donor's whole configuration is copied, then some of it is explored. parameters: those that
-    change. kind: of the user's code. A Keras trial's steps are traced with all numbers but the learning rate.
+    change. kind: of the user's code. A Keras trial's steps are traced with all numbers but the learning rate. read:
+    names that the user's code reads, whose values stay a trial's own.
     """
     names = [parameter.name for parameter in parameters]
-    allowed = OF_RATE if kind == "keras" else OF_STEPS
-    others = (p for p in space.parameters if p.name in allowed and p.name not in names)
+    allowed = set(OF_RATE if kind == "keras" else OF_STEPS).difference(read, names)
+    others = (p for p in space.parameters if p.name in allowed)
     # A constant nesterov is no difference, but exploring a momentum looks at it.
     return *names, *(p.name for p in others if p.kind != "constant" or p.name == "nesterov")
 

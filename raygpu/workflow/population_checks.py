@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,8 +15,7 @@ from raygpu.records.trial_records import Records
 from raygpu.search.exploration import changing, in_common, populations, taken_over
 from raygpu.search.lineage import LineageSegment, lineage, schedule
 from raygpu.search.samplers import Sampler
-from raygpu.search.signature import Group
-from raygpu.search.space import Space
+from raygpu.search.space import Space, parse
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.training.torch.experiment import overrides
@@ -48,11 +48,12 @@ def _alone(trials: Sequence[Trial], names: Collection[str]) -> list[str]:
 
 
 def require_population(
-    config: SweepConfig, space: Space, sampler: Sampler, source: Source, code: Any, groups: Sequence[Group]
+    config: SweepConfig, sampler: Sampler, source: Source, code: Any, read: Collection[str], *, is_new: bool
 ) -> list[str]:
     """Return lines on a sweep's population for a person. Raises BadInput where the user's code does not allow it.
 
-    groups: the trials by signature, whose names are what the code reads.
+    read: names of the hyper-parameters that the code reads. is_new: whether the sweep begins; the trials of one that
+    goes on compare with each other as they did before.
     """
     section = config.population
     if section.interval is None:
@@ -61,6 +62,7 @@ def require_population(
         raise BadInput(f"population: a {source.kind} keeps its parameters to itself; a TorchExperiment is wanted")
     if config.gpu.mode == "split":
         raise BadInput("gpu.mode: read 'split' beside a population; Keras trials of one are trained alone: process")
+    space = parse(config.space, config.search.algorithm)
     if source.kind == "torch" and overrides(code, "optimizer"):
         raise BadInput(f"population: {source.name} has an optimizer() of its own, whose numbers raygpu cannot change")
     if source.kind == "torch" and (drawn := _drawn(code, space.draw(config.seed, 0))) is not None:
@@ -75,14 +77,16 @@ def require_population(
             f"population.change: {', '.join(others)} cannot change in a Keras trial, whose steps are traced; give"
             ' change = ["lr"]'
         )
-    read = {name for group in groups for name, _ in group.signature.values}
-    taken, trials = taken_over(parameters, space, source.kind), getattr(sampler, "trials", ())
-    if wrong := [name for name in taken if name in read]:
+    if wrong := [name for name in names if name in read]:
+        others = [name for name in names if name not in read]
         raise BadInput(
             f"population.change: {wrong[0]} is read by model(), a forward, augment() or training_step(), so it cannot"
-            " change while a trial trains"
+            f" change while a trial trains{f'; give change = {json.dumps(others)}' if others else ''}"
         )
-    if trials and (faults := _alone(trials, taken)):
+    taken, trials = taken_over(parameters, space, source.kind, read), getattr(sampler, "trials", ())
+    if not is_new or not trials:
+        return _lines(config, names, {})
+    if faults := _alone(trials, taken):
         raise BadInput(faults)
     return _lines(config, names, populations(trials, taken))
 
@@ -94,6 +98,7 @@ def _drawn(code: Any, hp: Mapping[str, Any]) -> str | None:
 
 
 def _lines(config: SweepConfig, names: Iterable[str], groups: Mapping[str, str]) -> list[str]:
+    """Return lines on a population. names: of what may change. groups: population of each trial, where it is known."""
     section, sizes = config.population, Counter(groups.values())
     assert config.epochs is not None
     epochs = section.epochs(config.epochs)
@@ -101,7 +106,7 @@ def _lines(config: SweepConfig, names: Iterable[str], groups: Mapping[str, str])
         f"population: after epochs {', '.join(map(str, epochs[:3]))}{' ...' if len(epochs) > 3 else ''} the worst"
         f" {section.quantile:.0%} take over the best ones' parameters; {', '.join(names)} may change"
     )
-    if len(sizes) == 1:
+    if len(sizes) <= 1:
         return [line]
     alone = sum(size == 1 for size in sizes.values())
     more = f"; {alone} of them of one trial, which never changes" if alone else ""

@@ -327,6 +327,7 @@ class SweepUnderWay:
             detail=self.console.detail if self.console.is_verbose else None,
             leave=leave,
             retry_failed=self.retry_failed,
+            read=self.groups.read,
             needs=self.decision.needs(),
             store_fault=lambda: self.store.fault if self.store is not None else None,
         )

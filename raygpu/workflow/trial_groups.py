@@ -36,6 +36,11 @@ class Grouped:
     """Architectures that the framework is built for, as torch.cuda.get_arch_list() has them; None if not known."""
 
     @property
+    def read(self) -> frozenset[str]:
+        """Names of the hyper-parameters that shape the trials' programs: the experiment's code reads them."""
+        return frozenset(name for group in self.groups for name, _ in group.signature.values)
+
+    @property
     def sharing(self) -> Sharing | None:
         """Way in which several trials can share one process; None if they cannot."""
         if self.grouper is None:

@@ -17,7 +17,6 @@ from raygpu.records.trial_records import Records
 from raygpu.search.exploration import changing, populations, taken_over
 from raygpu.search.population import MemberScores, Population, Reached
 from raygpu.search.scoring import Scoring
-from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, parse, random_trials
 from raygpu.search.trial_record import Change
 from raygpu.search.trials import EpochResult, Trial
@@ -40,12 +39,13 @@ def config(space: dict[str, Any] | None = None, **population: Any) -> tuple[Swee
     return validated(values, SweepConfig, "a.toml"), parse(space or SPACE)
 
 
-def required(kind: str, read: tuple[str, ...] = ("hidden",), code: Any = None, **values: Any) -> list[str]:
+def required(
+    kind: str, read: tuple[str, ...] = ("hidden",), code: Any = None, *, is_new: bool = True, **values: Any
+) -> list[str]:
     made, space = config(**values)
-    groups = [Group(Signature(tuple((name, "16") for name in read)))]
-    sampler: Any = SimpleNamespace(trials=random_trials(space, 4, 0))
+    sampler: Any = SimpleNamespace(trials=random_trials(space, 8, 0))
     source: Any = SimpleNamespace(kind=kind, name="mine:Mine")
-    return require_population(made, space, sampler, source, code or Mlp(), groups)
+    return require_population(made, sampler, source, code or Mlp(), read, is_new=is_new)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,7 @@ def test_faults_without_the_users_code(space: dict[str, Any] | None, population:
         ("function", (), "population: a function keeps its parameters to itself"),
         ("keras", (), "population.change: momentum cannot change in a Keras trial"),
         ("torch", ("hidden", "lr"), "population.change: lr is read by model(), a forward, augment() or"),
+        ("torch", ("hidden", "momentum"), 'so it cannot change while a trial trains; give change = ["lr"]'),
     ],
 )
 def test_faults_of_the_users_code(kind: str, read: tuple[str, ...], line: str) -> None:
@@ -96,9 +97,28 @@ def test_a_keras_trial_takes_over_no_number_of_a_traced_step() -> None:
         required("keras", change=["lr"])
 
 
-def test_a_number_that_the_model_reads_is_not_taken_over() -> None:
-    with pytest.raises(BadInput, match=r"momentum is read by model.*so it cannot change"):
-        required("torch", ("hidden", "momentum"), change=["lr"])
+def test_a_sweep_that_goes_on_compares_its_trials_as_before() -> None:
+    (line,) = required("keras", change=["lr"], is_new=False)
+    assert line.endswith("lr may change")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "population"),
+    [("torch", "momentum", {"change": ["lr"]}), ("torch", "gamma", {}), ("keras", "gamma", {"change": ["lr"]})],
+)
+def test_a_number_that_the_model_reads_is_not_taken_over(kind: str, name: str, population: dict[str, Any]) -> None:
+    """A value that only the experiment's code takes as its own: the momentum of a BatchNorm, the gamma of a loss."""
+    space = {"lr": {"loguniform": [1e-3, 1.0]}, "optimizer": "adam", "hidden": 16, name: {"choice": [0.1, 0.5]}}
+    first, second = required(kind, ("hidden", name), space=space, **population)
+    assert "; lr may change" in first
+    assert second.startswith("population: 2 of them, since trials differ in values that cannot change")
+    (line,) = required(kind, space=space, **population)
+    assert "; lr may change" in line
+    with pytest.raises(BadInput, match=f"no two trials are alike in {name}, which cannot change"):
+        required(kind, (name,), space={**space, name: {"uniform": [0.1, 0.5]}}, **population)
+
+
+def test_what_the_model_does_not_read_is_taken_over() -> None:
     assert required("torch", change=["lr"])
 
 

@@ -32,7 +32,7 @@ def population_settings(
     trials = context.sampler.trials
     space = parse(config.space, config.search.algorithm)
     parameters = changing(config.population, space)
-    names = taken_over(parameters, space, context.source.kind)
+    names = taken_over(parameters, space, context.source.kind, context.read)
     population = Population(
         config.population,
         parameters,

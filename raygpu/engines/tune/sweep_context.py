@@ -51,5 +51,7 @@ class SweepContext:
     """Seconds that all fused arrays together have taken, by activity."""
     folds: Folds | None = None
     """Pooled data of a cross-validation, which the workers get in place of `splits`; None without one."""
+    read: frozenset[str] = frozenset()
+    """Names of the hyper-parameters that the user's code reads."""
     needs: Mapping[tuple[str, bool], Need] = field(default_factory=dict)
     """Needs of one more training, by device type and by whether it is one of an array; absent without a profile."""
