@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raygpu.search.trial_record import Change
+from raygpu.search.trial_record import Change, changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ def lineage(
     while True:
         # A trial that gives its parameters after an epoch does not change after the same one.
         before = [change for change in changes.get(trial_id, ()) if change.epoch < last]
+        first = before[-1].epoch + 1 if before else 1
+        segments.append(LineageSegment(first, last, trial_id, changed(begun[trial_id], before)))
         if not before:
-            return [LineageSegment(1, last, trial_id, begun[trial_id]), *reversed(segments)]
-        change = before[-1]
-        segments.append(LineageSegment(change.epoch + 1, last, trial_id, change.values))
-        last, trial_id = change.epoch, change.donor
+            return segments[::-1]
+        last, trial_id = before[-1].epoch, before[-1].donor
 
 
 def schedule(segments: Sequence[LineageSegment]) -> list[dict[str, Any]]:

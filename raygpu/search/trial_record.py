@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,7 +22,13 @@ class Change:
     donor: str
     """Trial whose parameters and optimizer state it took over."""
     values: Mapping[str, Any]
-    """Hyper-parameters that were taken over, some of them changed, with their values from the next epoch on."""
+    """Hyper-parameters that were taken over, some of them changed, with their values from the next epoch on. The others
+    stay: a change of an older version has those that change alone."""
+
+
+def changed(begun: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
+    """Return a trial's values after changes, which are in the order of their epochs. begun: its values at its start."""
+    return {**begun, **{name: value for change in changes for name, value in change.values.items()}}
 
 
 @dataclass(slots=True)
@@ -67,8 +73,7 @@ class TrialRecord:
     @property
     def values(self) -> Mapping[str, Any]:
         """Hyper-parameters with their present values: in a population they change."""
-        hp = self.trial.hyperparameters
-        return hp if not self.changes else {**hp, **self.changes[-1].values}
+        return changed(self.trial.hyperparameters, self.changes)
 
     further: tuple[float | None, ...] = ()
     """Values of the sweep's further metrics at the epoch of the score; None for one that is not finite."""

@@ -206,12 +206,12 @@ class ArrayCallback(tune.Callback):
     def _note_change(self, name: str, change: Change) -> None:
         """Record that a trial took over another one's parameters, and tag its MLflow run."""
         live = self.live
-        changes = live.records.by_id[name].changes
-        before = changes[-1].values if changes else live.trials[name].hyperparameters
+        record = live.records.by_id[name]
+        before = record.values
         if not live.records.change(name, change):
             return
         population_file.add(live.run_directory.population, name, change)
-        donors = ", ".join(f"{each.donor} after epoch {each.epoch}" for each in changes)
+        donors = ", ".join(f"{each.donor} after epoch {each.epoch}" for each in record.changes)
         live.writer.tag(name, {"raygpu.taken_over": donors[-MOST_TAG:]})
         self._detail(lambda: f"{name} {described(change, before)}")
 

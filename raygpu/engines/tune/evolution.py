@@ -19,7 +19,7 @@ from raygpu.engines.tune.population_actor import PopulationClient, begun_values
 from raygpu.records import scratch
 from raygpu.records.scratch import fetched
 from raygpu.search.population import MemberScores, Orders, Reached
-from raygpu.search.trial_record import Change
+from raygpu.search.trial_record import Change, changed
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray
@@ -46,7 +46,7 @@ class Member:
 
     def values(self, epoch: int) -> Mapping[str, Any]:
         """Return the values with which an epoch was trained."""
-        return next((change.values for change in reversed(self.changes) if change.epoch < epoch), self.begun)
+        return changed(self.begun, (change for change in self.changes if change.epoch < epoch))
 
     def settings(self) -> OptimizerSettings:
         """Return the settings of the optimizer, those of later epochs included."""

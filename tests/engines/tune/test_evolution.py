@@ -16,13 +16,14 @@ from torch import nn
 from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.array_checkpoint import POPULATION
 from raygpu.engines.tune.array_sequence import ArraySequence
-from raygpu.engines.tune.evolution import Evolution
+from raygpu.engines.tune.evolution import Evolution, Member
 from raygpu.engines.tune.population_actor import PopulationActor, PopulationClient
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.exploration import changing, populations, taken_over
 from raygpu.search.lineage import lineage, schedule
 from raygpu.search.population import Population
 from raygpu.search.space import parse
+from raygpu.search.trial_record import Change
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
@@ -235,6 +236,22 @@ def test_the_values_of_each_epoch_are_metrics(tmp_path: Path) -> None:
     rates = [evolution.with_values(name, EpochResult(e, {"x": 1.0})).metrics["lr"] for e in range(1, EPOCHS + 1)]
     assert rates[change.epoch - 1] == member.begun["lr"]
     assert rates[change.epoch] == change.values["lr"]
+
+
+def test_the_values_of_an_epoch_are_those_of_its_steps_after_changes_of_an_older_version_too() -> None:
+    """Such changes have those values alone that change."""
+    begun = {"lr": 0.3, "schedule": "cosine", "momentum": 0.5}
+    member = Member(Trial("t0000", 0, begun), begun)
+    member.decided = {
+        2: Change(2, "t0001", {"lr": 0.1, "schedule": "step"}),
+        4: Change(4, "t0001", {"lr": 0.2}),
+        6: None,
+    }
+    values = [member.values(epoch) for epoch in range(1, 9)]
+    for epoch, each in enumerate(values, start=1):
+        trained = member.settings().in_epoch(epoch)
+        assert each == {"lr": trained.lr, "schedule": trained.schedule, "momentum": trained.momentum}
+    assert [each["lr"] for each in values] == [0.3, 0.3, 0.1, 0.1, 0.2, 0.2, 0.2, 0.2]
 
 
 def test_a_lost_donor_leaves_a_trial_as_it_is(tmp_path: Path) -> None:
