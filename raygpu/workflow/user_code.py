@@ -280,7 +280,9 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     lines = misspelt(values, values, step.read)
     if lines and not config.source:  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
-    lines = lines or unread(values, step.read | used_by_raygpu(code, source.kind, values, None))
+    stretches = [values, *({**values, **change} for change in config.changes)]
+    used = [used_by_raygpu(code, source.kind, given, None) for given in stretches]
+    lines = lines or unread(values, step.read.union(*used))
     notes = [*step.notes, *(f"hyperparameters: {line}" for line in lines)]
     searched = part_of(config, step.splits, config.hyperparameters)
     notes += cut_lines(step.splits, searched)

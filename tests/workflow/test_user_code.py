@@ -113,6 +113,22 @@ def test_changes_that_an_optimizer_of_its_own_does_not_take(
         loaded({"rule": "rmsprop"})
 
 
+@pytest.mark.parametrize(("change", "unread"), [({"schedule": "step"}, False), ({"lr": 0.3}, True)], ids=str)
+def test_a_number_that_a_later_schedule_reads_is_read(
+    change: Any, unread: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best trial of a population has a history whose first epochs may have another schedule."""
+    FakeNvml([]).install(monkeypatch)
+    hp = {"lr": 0.1, "schedule": "constant", "step_epochs": 2, "gamma": 0.5}
+    config = TrainConfig.model_validate(
+        {"experiment": "tests/workflow/test_user_code.py:Small", "epochs": 4, "metric": "loss", "hyperparameters": hp}
+        | {"changes": [{"epoch": 2, "lr": 0.2}, {"epoch": 3, **change}], "runs_dir": str(tmp_path)}
+    )
+    prepared = prepare_train(config, "changing")
+    shown = training_problem(prepared, *find(prepared.config, Path.cwd())).notes
+    assert any("does not read gamma, step_epochs" in line for line in shown) == unread
+
+
 def test_a_keras_training_may_change_its_learning_rate_and_schedule_alone() -> None:
     values = {"experiment": "a:B", "metric": "loss", "epochs": 9}
     source = Source(kind="keras", name="a:B", folder=".")
