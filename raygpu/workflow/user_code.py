@@ -34,6 +34,7 @@ from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
 from raygpu.training.distributed.micro_batch_check import metric_lines
 from raygpu.training.folds import Folds
+from raygpu.training.hyperparameters import IN_EVERY_STEP
 from raygpu.training.torch.experiment import IGNORED, overrides
 from raygpu.workflow.cut_batches import cut_batch_lines, ends_of
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
@@ -273,7 +274,7 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
-    _require_clip_norm_alone(config, source, code)
+    _require_taken_by_optimizer(config, source, code)
     metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
     _require_kept_score(step, metric, registers=config.registered_name is not None)
     values = config.hyperparameters
@@ -312,10 +313,10 @@ def _require_changes(config: TrainConfig, source: Source, code: Any) -> None:
         )
 
 
-def _require_clip_norm_alone(config: TrainConfig, source: Source, code: Experiment) -> None:
-    """Raise BadInput for changes that an optimizer of the experiment's own does not take: all but that of
-    `clip_norm`."""
-    names = sorted({name for change in config.changes for name in change} - {"epoch", "clip_norm"})
+def _require_taken_by_optimizer(config: TrainConfig, source: Source, code: Experiment) -> None:
+    """Raise BadInput for changes that an optimizer of the experiment's own does not take: all but those of `clip_norm`
+    and `ema_decay`, which raygpu applies itself."""
+    names = sorted({name for change in config.changes for name in change} - {"epoch", *IN_EVERY_STEP})
     if source.kind != "torch" or not names or not overrides(code, "optimizer"):
         return
     from raygpu.training.torch.models import initial_model
@@ -326,7 +327,7 @@ def _require_clip_norm_alone(config: TrainConfig, source: Source, code: Experime
     if optimizer is not None:
         raise BadInput(
             f"changes: {names[0]} cannot change, as {source.name} has an optimizer() of its own, whose numbers raygpu"
-            " does not change; clip_norm can, and scheduler() may change the learning rate"
+            " does not change; clip_norm and ema_decay can, and scheduler() may change the learning rate"
         )
 
 

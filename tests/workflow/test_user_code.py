@@ -91,6 +91,7 @@ class OwnOptimizer(Small):
         ({"lr": 0.0}, r"^changes: lr cannot change, as tests/.*:OwnOptimizer has an optimizer\(\) of its own, .*"),
         ({"clip_norm": 0.5, "weight_decay": 0.1}, "^changes: weight_decay cannot change, "),
         ({"clip_norm": 0.5}, None),
+        ({"clip_norm": 0.5, "ema_decay": 0.5}, None),
     ],
     ids=str,
 )
@@ -108,9 +109,9 @@ def test_changes_that_an_optimizer_of_its_own_does_not_take(
         prepared = prepare_train(config, "changing")
         training_problem(prepared, *find(prepared.config, Path.cwd()))
 
-    loaded({"lr": 0.1, "rule": "none"})
+    loaded({"lr": 0.1, "rule": "none", "ema_decay": 0.9})
     with pytest.raises(BadInput, match=line) if line is not None else nullcontext():
-        loaded({"rule": "rmsprop"})
+        loaded({"rule": "rmsprop", "ema_decay": 0.9})
 
 
 @pytest.mark.parametrize(("change", "unread"), [({"schedule": "step"}, False), ({"lr": 0.3}, True)], ids=str)

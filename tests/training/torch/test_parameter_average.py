@@ -261,18 +261,31 @@ def test_a_decay_out_of_range_is_refused(read: Any) -> None:
         OptimizerSettings.of({"ema_decay": read})
 
 
+class OwnSteps(Net):
+    """Its optimizer takes the steps of raygpu's."""
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=hp["lr"], momentum=hp["momentum"])
+
+
 def test_a_training_goes_on_with_another_decay_and_an_average_cannot_begin_later() -> None:
+    """Also beside an optimizer of the experiment's own, as raygpu keeps the average itself."""
     changes = [{"epoch": 2, "ema_decay": 0.5}]
+    changed, plain = OptimizerSettings.of(HP, changes), OptimizerSettings.of(HP)
     averages = []
-    for settings in (OptimizerSettings.of(HP, changes), OptimizerSettings.of(HP)):
-        training = TorchSolo(
-            Net(), few(), Trial("t0000", 7, HP), Settings(EPOCHS, 1, "float32", Path()), DEVICE, torch.float64,
-            optimizer_settings=settings,
-        )  # fmt: skip
+    for kind, settings in ((Net, changed), (Net, plain), (OwnSteps, changed)):
+        training = solo(kind=kind)
+        training.optimizer_settings = settings
         training.run_epoch()
         training.run_epoch()
         averages.append(training.state())
     assert difference(averages[0][UNAVERAGED], averages[1][UNAVERAGED]) == 0
     assert difference(averages[0]["model"], averages[1]["model"]) > 1e-3
+    assert difference(averages[0]["model"], averages[2]["model"]) <= EXACT
+    own = solo(kind=OwnSteps, epochs=2)
+    own.optimizer_settings = changed
+    production = TorchParallel(own, ParallelSettings(BATCH, optimizer_settings=changed), OneRank())
+    assert all(iter(production.advance, None))
+    assert difference(averages[0]["model"], own.state()["model"]) <= EXACT
     with pytest.raises(ValueError, match="ema_decay: an average begins with the first epoch"):
         OptimizerSettings.of({"lr": 0.1}, changes)
