@@ -59,7 +59,8 @@ def log(
     options["pip_requirements"] = _requirements(*PACKAGES[framework])
     try:
         num_bytes = largest(program) if program is not None else _num_bytes(model)
-        with store_of(tree), time_for(num_bytes), mlflow.start_run(run_id=run_id), warnings.catch_warnings():
+        longer = time_for(num_bytes, served=tree.served)
+        with store_of(tree), longer, mlflow.start_run(run_id=run_id), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice that is not for whoever runs raygpu
             if program is not None:
                 code = Path(__file__).with_name(f"exported_{framework}.py")

@@ -306,7 +306,7 @@ class RunTree:
     @_guarded
     def log_text(self, run_id: str, content: str, name: str) -> None:
         """Log a text to the run as the artifact `name`."""
-        with time_for(len(content)):
+        with time_for(len(content), served=self.served):
             self.mlflow.log_text(run_id, text(content), name)
 
     @_guarded
@@ -314,7 +314,7 @@ class RunTree:
         """Log a file, or the content of a folder, to the run as artifacts; below `artifact_path` if given."""
         send = self.mlflow.log_artifacts if path.is_dir() else self.mlflow.log_artifact
         guarded = _guarded(lambda tree: send(run_id, str(path), artifact_path))
-        with time_for(largest(path)):
+        with time_for(largest(path), served=self.served):
             self._patiently(lambda: guarded(self))
 
     @_guarded

@@ -18,21 +18,25 @@ BYTES_PER_S = 1e6
 """Slowest way to the artifact store that an upload still has the time for."""
 _lock = threading.Lock()
 _limits_s: list[int] = []
-"""Limits of the uploads under way in all threads."""
-_usual: list[str | None] = []
-"""The variable's text before the first of them; empty while there is none."""
+"""Limits of the uploads under way in all threads, and the usual one; empty while nothing is uploaded."""
 
 
 @contextmanager
-def time_for(num_bytes: int) -> Iterator[None]:
-    """Let requests inside last as long as the upload of a file of that size may take. A longer limit stays."""
+def time_for(num_bytes: int, *, served: bool) -> Iterator[None]:
+    """Let requests inside last as long as the upload of a file of that size may take. A longer limit stays.
+
+    served: whether the store is an MLflow server; no other store has such requests. The variable is there before and
+    after: another thread may copy the environment meanwhile.
+    """
+    if not served:
+        yield
+        return
     from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT as VARIABLE
 
     limit_s = SHORTEST_S + int(num_bytes / BYTES_PER_S)
     with _lock:
         if not _limits_s:
-            limit_s = max(limit_s, VARIABLE.get())
-            _usual.append(os.environ.get(VARIABLE.name))
+            _limits_s.append(VARIABLE.get())
         _limits_s.append(limit_s)
         os.environ[VARIABLE.name] = str(max(_limits_s))
     try:
@@ -40,12 +44,9 @@ def time_for(num_bytes: int) -> Iterator[None]:
     finally:
         with _lock:
             _limits_s.remove(limit_s)
-            if _limits_s:
-                os.environ[VARIABLE.name] = str(max(_limits_s))
-            elif (usual := _usual.pop()) is not None:
-                os.environ[VARIABLE.name] = usual
-            else:
-                del os.environ[VARIABLE.name]
+            os.environ[VARIABLE.name] = str(max(_limits_s))
+            if len(_limits_s) == 1:
+                _limits_s.clear()
 
 
 def largest(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -51,20 +52,51 @@ def test_a_model_has_the_time_of_its_files(server: Server, monkeypatch: pytest.M
     assert os.environ[VARIABLE] == "1"
 
 
-@pytest.mark.parametrize("usual", [None, "10", "500"])
+@pytest.mark.parametrize("usual", [10, 500])
 def test_the_limit_is_raised_for_the_longest_of_several_uploads_alone(
-    usual: str | None, monkeypatch: pytest.MonkeyPatch
+    usual: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    if usual is not None:
-        monkeypatch.setenv(VARIABLE, usual)
-    shortest = max(SHORTEST_S, int(usual or 120))
-    with time_for(0):
+    monkeypatch.setenv(VARIABLE, str(usual))
+    shortest = max(SHORTEST_S, usual)
+    with time_for(0, served=True):
         assert int(os.environ[VARIABLE]) == shortest
-        with time_for(2_000_000_000):
+        with time_for(2_000_000_000, served=True):
             assert int(os.environ[VARIABLE]) == SHORTEST_S + 2000
         assert int(os.environ[VARIABLE]) == shortest
-    assert os.environ.get(VARIABLE) == usual
+    assert os.environ[VARIABLE] == str(usual)
+
+
+@pytest.mark.parametrize("usual", [10, 500])
+@pytest.mark.parametrize("later_bytes", [0, 10_000_000])
+def test_the_user_s_limit_stays_for_an_upload_that_outlasts_the_first(
+    usual: int, later_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(usual))
+    later = ExitStack()
+    with time_for(0, served=True):
+        later.enter_context(time_for(later_bytes, served=True))
+    assert int(os.environ[VARIABLE]) == max(SHORTEST_S + later_bytes // 1_000_000, usual)
+    later.close()
+    assert os.environ[VARIABLE] == str(usual)
+
+
+def test_an_upload_to_a_store_without_a_server_changes_nothing(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tree.run_id is not None
+    (tmp_path / "file").write_text("content")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    changes: list[str] = []
+    assign = type(os.environ).__setitem__
+
+    def noted(environment: os._Environ[str], name: str, value: str) -> None:
+        changes.append(name)
+        assign(environment, name, value)
+
+    monkeypatch.setattr(type(os.environ), "__setitem__", noted)
+    tree.log_artifact(tree.run_id, tmp_path / "file")
+    tree.log_text(tree.run_id, "content", "text")
+    assert VARIABLE not in changes
 
 
 def test_threads_that_upload_at_once_leave_the_variable_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +104,7 @@ def test_threads_that_upload_at_once_leave_the_variable_as_it_was(monkeypatch: p
 
     def upload(number: int) -> int:
         """Upload a file of so many megabytes, and return the limit meanwhile."""
-        with time_for(number * 1_000_000):
+        with time_for(number * 1_000_000, served=True):
             return int(os.environ[VARIABLE]) - SHORTEST_S - number
 
     with ThreadPoolExecutor(8) as threads:
@@ -80,12 +112,13 @@ def test_threads_that_upload_at_once_leave_the_variable_as_it_was(monkeypatch: p
     assert os.environ[VARIABLE] == "10"
 
 
-def test_a_limit_that_is_no_number_is_told(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tree.run_id is not None
+def test_a_limit_that_is_no_number_is_told(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = RunTree.open(server.uri, "limit")
+    run_id = tree.start_run("limit", {}, {})
     (tmp_path / "file").write_text("content")
     monkeypatch.setenv(VARIABLE, "soon")
     with pytest.raises(TrackingError, match=VARIABLE):
-        tree.log_artifact(tree.run_id, tmp_path / "file")
+        tree.log_artifact(run_id, tmp_path / "file")
 
 
 def test_the_largest_file_counts(tmp_path: Path) -> None:
