@@ -21,6 +21,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from raygpu.errors import TrackingError
+from raygpu.records.whole_files import write_whole
 
 FOLDER_VARIABLE = "RAYGPU_STORE_FOLDER"
 OWNER_VARIABLE = "RAYGPU_STORE_OWNER"
@@ -75,7 +76,8 @@ def fetch(shared: Path, parent: Path) -> Path:
         raise TrackingError(f"tracking.uri: {str(shared)!r} cannot be claimed: {error.strerror}") from error
     copy = copy_of(shared, parent)
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (copy.parent / ORIGIN).write_text(str(shared))
+    if _origin(copy) != shared:
+        write_whole(copy.parent / ORIGIN, str(shared), lasting=False)
     if not copy.exists() and shared.exists():
         for ending in ("-wal", ""):  # the file itself last: it says that all is there
             beside = shared.with_name(shared.name + ending)
@@ -92,8 +94,18 @@ def copy_of(shared: Path, parent: Path) -> Path:
 
 
 def carried(parent: Path) -> list[Path]:
-    """Return the shared files whose copies are below a node's folder."""
-    return [Path(each.read_text()) for each in sorted(parent.glob(f"*/{ORIGIN}"))]
+    """Return the shared files whose copies are below a node's folder, as far as that can be read."""
+    origins = [_origin(each) for each in sorted(parent.glob(f"*/{ORIGIN}"))]
+    return [origin for origin in origins if origin is not None]
+
+
+def _origin(copy: Path) -> Path | None:
+    """Return the path of the shared file that a copy was made of; None where the file beside the copy has none."""
+    try:
+        text = (copy.parent / ORIGIN).read_text()
+    except (OSError, ValueError):
+        return None
+    return Path(text) if text else None
 
 
 def bring_back(shared: Path, parent: Path) -> None:
@@ -128,8 +140,8 @@ def keep(uri_path: Path | None, *, now: bool = False) -> bool:
     parent = folder()
     if parent is None or uri_path is None or not uri_path.is_relative_to(parent):
         return True
-    shared = Path((uri_path.parent / ORIGIN).read_text())
-    if not now and time.monotonic() < _next.get(shared, 0.0):
+    shared = _origin(uri_path)
+    if shared is None or (not now and time.monotonic() < _next.get(shared, 0.0)):
         return False
     began = time.monotonic()
     try:

@@ -243,20 +243,23 @@ class Driver:
         except RaygpuError:
             return False
 
+    def _stores(self) -> set[Path]:
+        """Return the SQLite files that this job may have claimed: the command may have named another than its job."""
+        expected = [Path(self.job.store)] if self.job.store else []
+        return {*expected, *carried_store.carried(self.place.node_disk)}
+
     def _bring_back(self) -> None:
-        """Bring the stores of MLflow back from this node's disk: the command may have named another than its job."""
-        for store in carried_store.carried(self.place.node_disk):
-            if carried_store.holder_of(store) != self.place.number:
-                continue
+        """Bring the stores of MLflow back from this node's disk."""
+        for store in self._stores():
             try:
-                carried_store.bring_back(store, self.place.node_disk)
+                if carried_store.holder_of(store) == self.place.number:
+                    carried_store.bring_back(store, self.place.node_disk)
             except Exception as error:  # noqa: BLE001 - the run's own files are complete without it
                 self._say(f"{store} could not be brought back ({one_line(error)}); raygpu deliver repairs it")
 
     def _release(self) -> None:
         """Give up the claims of this job."""
-        expected = [Path(self.job.store)] if self.job.store else []
-        for store in {*expected, *carried_store.carried(self.place.node_disk)}:
+        for store in self._stores():
             carried_store.release(store, self.place.number)
 
     def _end(self, exit_code: int) -> int:

@@ -151,3 +151,33 @@ def test_a_store_that_cannot_be_claimed_is_told(shared: Path, disk: Path, monkey
     monkeypatch.setattr(os, "link", full)
     with pytest.raises(TrackingError, match=r"cannot be claimed: Disk quota exceeded"):
         carried_store.working_copy(shared)
+
+
+def test_a_full_disk_of_the_node_leaves_the_path_of_the_shared_file(
+    shared: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = carried_store.working_copy(shared)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(carried_store, "write_whole", full)
+    monkeypatch.setattr(Path, "write_text", full)
+    assert carried_store.working_copy(shared) == copy
+    assert carried_store.carried(disk) == [shared]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", None])
+def test_a_copy_whose_origin_is_lost_is_not_brought_back_until_it_is_opened_again(
+    content: bytes | None, shared: Path, disk: Path
+) -> None:
+    copy = carried_store.working_copy(shared)
+    write(copy, 2)
+    origin = copy.parent / carried_store.ORIGIN
+    origin.unlink() if content is None else origin.write_bytes(content)
+    assert carried_store.carried(disk) == []
+    assert not carried_store.keep(copy, now=True)
+    assert read(shared) == [1]
+    assert carried_store.working_copy(shared) == copy
+    assert carried_store.keep(copy, now=True)
+    assert read(shared) == [1, 2]

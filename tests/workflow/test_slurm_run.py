@@ -64,6 +64,22 @@ def test_a_store_that_the_job_was_not_told_of_comes_back(job: Path, monkeypatch:
     assert carried_store.holder_of(store) is carried_store.holder_of(told) is None
 
 
+def test_a_cut_file_beside_a_copy_ends_no_job(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, others = job.parent / "mlflow.db", [job.parents[1] / name / "mlflow.db" for name in ("one", "two")]
+    started = driver(job)
+    for name, value in started._store().items():
+        monkeypatch.setenv(name, value)
+    copies = [carried_store.working_copy(store) for store in (told, *others)]
+    for copy in copies:
+        write(copy)
+    for copy in copies[:2]:
+        (copy.parent / carried_store.ORIGIN).write_text("")
+    started._bring_back()
+    assert [store.is_file() for store in (told, *others)] == [True, False, True]
+    assert started._end(1) == 1
+    assert carried_store.holder_of(told) is carried_store.holder_of(others[1]) is None
+
+
 def test_a_store_of_another_job_is_not_carried(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = job.parents[1] / "other" / "mlflow.db"
     carried_store.claim(store, "8")
