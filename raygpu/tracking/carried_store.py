@@ -16,6 +16,7 @@ import os
 import shutil
 import socket
 import sqlite3
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -157,6 +158,8 @@ def keep(uri_path: Path | None, *, now: bool = False) -> bool:
 def claim(shared: Path, owner: str) -> str | None:
     """Claim a shared file for a job; return None, or the owner who has it. Claiming again is no fault. Raises OSError
     if there can be no file beside the shared one."""
+    if holder_of(shared) == owner:  # a full disk takes nothing from it
+        return None
     path = claim_of(shared)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -169,7 +172,7 @@ def claim(shared: Path, owner: str) -> str | None:
 
 def _make(path: Path, owner: str) -> None:
     """Make the file of a claim. Raises FileExistsError, or another OSError."""
-    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
+    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}")
     try:
         mine.write_text(owner)
         os.link(mine, path)  # in one step with its content, over a network too

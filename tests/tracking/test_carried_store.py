@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -151,6 +153,36 @@ def test_a_store_that_cannot_be_claimed_is_told(shared: Path, disk: Path, monkey
     monkeypatch.setattr(os, "link", full)
     with pytest.raises(TrackingError, match=r"cannot be claimed: Disk quota exceeded"):
         carried_store.working_copy(shared)
+
+
+def test_a_store_that_the_job_has_claimed_already_is_opened_again_on_a_full_disk(
+    shared: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setenv(carried_store.OWNER_VARIABLE, "12")
+    copy = carried_store.working_copy(shared)
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(Path, "write_text", full)
+    assert carried_store.working_copy(shared) == copy
+
+
+def test_threads_of_a_process_claim_at_once(tmp_path: Path) -> None:
+    stores = [tmp_path / f"{number}.db" for number in range(100)]
+    start = threading.Barrier(4)
+
+    def claims(_: int) -> list[str | None]:
+        """Claim each store at about the time of the other threads."""
+        holders = []
+        for store in stores:
+            start.wait(10)
+            holders.append(carried_store.claim(store, "12"))
+        return holders
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(claims, range(4))) == [[None] * len(stores)] * 4
+    assert {each.suffix for each in tmp_path.iterdir()} == {carried_store.CLAIM}
 
 
 def test_a_full_disk_of_the_node_leaves_the_path_of_the_shared_file(
