@@ -20,6 +20,7 @@ from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import parse
 from raygpu.search.trials import Trial
+from raygpu.storage import Storage, StorageError
 from raygpu.tracking.values import MAX_PARAM, allowed_name, distinct_name, text
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -70,15 +71,30 @@ def named_store(
 def store_to_be(origin: str, overrides: Mapping[str, str], file: Path | None) -> TrackingSection:
     """Return the tracking settings that the training of a promoted trial will have; opens no store.
 
-    A sweep that is not there yet says nothing of its store. Raises BadInput.
+    A sweep that is not there yet, or out of this machine's reach, says nothing of its store. Raises BadInput.
     """
     if RUN_ID.fullmatch(origin) and not Path(origin).exists():
         return named_store(overrides, file)
     try:
-        sweep = load(RunDirectory.existing(origin, flag="--from").config, {}, SweepConfig)
-    except BadInput:
+        if "://" in origin:
+            sweep = _stored_sweep(Storage.at(origin))
+        else:
+            sweep = load(RunDirectory.existing(origin, flag="--from").config, {}, SweepConfig)
+    except (BadInput, StorageError, FileNotFoundError):
         return named_store(overrides, file)
     return named_store(overrides, file, sweep.tracking)
+
+
+def _stored_sweep(folder: Storage) -> SweepConfig:
+    """Return the configuration of a sweep in object storage, and download nothing else of it.
+
+    Raises BadInput, StorageError, and FileNotFoundError.
+    """
+    folder.require_answer()
+    with tempfile.TemporaryDirectory(prefix="raygpu-") as here:
+        file = Path(here, "config.toml")
+        file.write_bytes(folder.read(file.name))
+        return load(file, {}, SweepConfig)
 
 
 def _of_folder(where: str, *, checkpoint: bool) -> Promotion:

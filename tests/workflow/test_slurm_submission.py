@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.workflow.promotion import promoted, store_to_be
 from raygpu.workflow.slurm_submission import checked_job, split, store_of, table_of
+from tests.services.s3 import BUCKET, ENVIRONMENT, s3
 
 FILE = """
 experiment = "mine:train"
@@ -124,6 +126,31 @@ def test_the_store_of_a_training_is_that_of_its_sweep_or_its_file() -> None:
             values = promoted("runs/night", config.TrackingSection, checkpoint=False).values
             settings = config.load(file, seen.overrides, config.TrainConfig, values).tracking.found()
             assert settings == store_to_be("runs/night", seen.overrides, file)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with s3() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        yield f"s3://{BUCKET}"
+
+
+def test_the_store_of_a_sweep_in_object_storage_costs_no_download(bucket: str) -> None:
+    Path("swept.toml").write_text(f'epochs = 1\n{FILE}[tracking]\nuri = "sqlite:////swept/mlflow.db"\n')
+    made = RunDirectory.create(Path("elsewhere"), "night", f"{bucket}/runs")
+    made.write_config(config.load(Path("swept.toml"), {}, config.SweepConfig), Path.cwd())
+    for name, wanted in (("night", Path("/swept/mlflow.db")), ("not-yet", Path.cwd() / "runs/mlflow.db")):
+        job = checked_job(train.COMMAND, ["--from", f"{bucket}/runs/{name}"], ["--slurm.time", "1:00:00"], {})
+        assert store_of(train.COMMAND, job) == str(wanted)
+    assert not Path("runs").exists()
+
+
+def test_a_login_node_without_object_storage_submits_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+    job = checked_job(train.COMMAND, ["--from", f"s3://{BUCKET}/runs/night"], ["--slurm.time", "1:00:00"], {})
+    assert store_of(train.COMMAND, job) == str(Path.cwd() / "runs/mlflow.db")
 
 
 def test_a_file_with_a_table_is_for_slurm() -> None:
