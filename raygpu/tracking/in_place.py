@@ -8,7 +8,7 @@ later copy then has it.
 from __future__ import annotations
 
 from raygpu.errors import TrackingError
-from raygpu.tracking import carried_store, sqlite_file
+from raygpu.tracking import carried_store, client, sqlite_file
 from raygpu.tracking.stores import scheme, sqlite_path
 
 
@@ -17,6 +17,7 @@ class InPlace:
 
     def __init__(self, uri: str) -> None:
         """uri: of any store."""
+        self._uri = uri
         path = sqlite_path(uri) if scheme(uri) == "sqlite" else None
         node_disk = carried_store.folder()
         is_copy = path is not None and node_disk is not None and path.is_relative_to(node_disk)
@@ -43,9 +44,22 @@ class InPlace:
         return present is not None and self._inode is not None and present != self._inode
 
     @property
+    def is_replaced(self) -> bool:
+        """Return whether another file has taken the place of the one that was opened, and no job carries it."""
+        return self.is_another and self.is_free
+
+    @property
     def is_whole(self) -> bool:
         """Return whether the file, and every copy that is made of it from now on, has all that was committed."""
         return self.is_free and not self.is_another
+
+    def fault(self, error: Exception) -> TrackingError:
+        """Return a failure of the store as an error of one line: Refused if another try cannot help.
+
+        A file that has taken the other's place refuses a run that it lacks: that is no Refused.
+        """
+        fault = client.fault(self._uri, error)
+        return TrackingError(str(fault)) if isinstance(fault, client.Refused) and self.is_another else fault
 
     def require_free(self) -> None:
         """Raise TrackingError while a job carries the store."""

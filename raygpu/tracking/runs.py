@@ -62,10 +62,10 @@ def _guarded(method: Callable[Concatenate[RunTree, P], R]) -> Callable[Concatena
         try:
             tree.in_place.require_free()
             return method(tree, *args, **kwargs)
-        except TrackingError:
-            raise
         except Exception as error:
-            raise client.fault(tree.uri, error) from error
+            if (fault := tree.in_place.fault(error)) is error:
+                raise
+            raise fault from error
 
     return call
 

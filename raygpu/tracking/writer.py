@@ -286,12 +286,14 @@ class Writer(TrialWriter):
             if retry_s and self._closing.is_set():
                 self._abandoned.wait(self._interval_s)
             self._wake.clear()
+            if tree.in_place.is_replaced:  # the new file may lack the run
+                raise Replaced
             self._drain(tree)
             self._keep()
             is_last = self._closing.is_set()
             turn = deliverer.turn(closing=is_last, settle_s=self._interval_s if retry_s else None)
             self.delayed = deliverer.delayed if turn.failed else None
-            if tree.in_place.is_free and tree.in_place.is_another:
+            if tree.in_place.is_replaced:
                 raise Replaced
             if turn.failed:
                 retry_s = 1.0 if turn.delivered else min(LONGEST_RETRY_S, max(1.0, 2 * retry_s))

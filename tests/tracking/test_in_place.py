@@ -119,6 +119,44 @@ def test_what_was_committed_after_the_job_s_copy_is_delivered_again(
     assert epochs(tree, str(tree.run_id)) == [(1, 1.0), (2, 2.0)]
 
 
+@pytest.mark.parametrize("moment", ["before a call", "within a call"])
+def test_a_run_that_the_copy_lacks_begins_anew_in_it(
+    moment: str, tree: RunTree, job: Job, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over NFS, a job's claim may be seen only after the run has begun."""
+    opened: list[RunTree] = []
+
+    def begin() -> RunTree:
+        """Open the store, and go on with the run, or begin it."""
+        opened.append(RunTree.open(tree.uri, "digits"))
+        opened[-1].resume_run(opened[-1].start_run("late", {}, {}, key="late"))
+        return opened[-1]
+
+    job("claim", "fetch", "release")
+    writer = Writer(begin, journal, interval_s=0.1)
+    writer.run_metrics(1, {"first": 1.0})
+    eventually(lambda: writer.waiting == 0 and opened and journal.stat().st_size == 0)
+    if moment == "before a call":
+        job("bring_back")
+    else:
+        log_batch = opened[0].mlflow.log_batch
+
+        def late(*arguments: object) -> None:
+            """Write only once the job's copy has taken the file's place."""
+            monkeypatch.setattr(opened[0].mlflow, "log_batch", log_batch)
+            job("bring_back")
+            log_batch(*arguments)
+
+        monkeypatch.setattr(opened[0].mlflow, "log_batch", late)
+    writer.run_metrics(2, {"second": 2.0})
+    assert writer.close(30) == 0
+    assert (writer.faults, writer.num_refused) == ([], 0)
+    assert [path.name for path in journal.parent.glob("refused*")] == []
+    assert len(opened) == 2
+    run = tree.mlflow.get_run(str(opened[1].run_id))
+    assert run.data.metrics["second"] == 2.0
+
+
 def test_an_end_during_the_job_leaves_the_journal_to_a_later_start(
     tree: RunTree, writer: Writer, job: Job, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
