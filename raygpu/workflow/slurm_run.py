@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,13 +257,14 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - the run's own files are complete without it
                 self._say(f"{store} could not be brought back ({one_line(error)}); raygpu deliver repairs it")
 
-    def _release(self) -> None:
+    def _release(self, stores: Iterable[Path]) -> None:
         """Give up the claims of this job."""
-        for store in self._stores():
+        for store in stores:
             carried_store.release(store, self.place.number)
 
     def _end(self, exit_code: int) -> int:
         """Note the end, and queue the job again if there is more to do. Returns the job's exit code."""
+        stores = self._stores()  # before the node's disk is emptied
         progress = [*self.job.progress, progress_of(self.folder)]
         self._account(progress)
         job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
@@ -284,7 +285,7 @@ class Driver:
         # A job that Slurm ends may come again, as after a preemption.
         is_last = self.cause != "told" or not self._comes_again()
         if is_last:
-            self._release()
+            self._release(stores)
         shutil.rmtree(self.place.node_disk, ignore_errors=True)
         self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.errors import TrackingError
+from raygpu.errors import BadInput, TrackingError
 from raygpu.records import slurm_job
 from raygpu.records.slurm_job import SlurmJob
 from raygpu.tracking import carried_store
+from raygpu.workflow import slurm_run
+from raygpu.workflow.slurm_course import INTERRUPTED
 from raygpu.workflow.slurm_run import Driver
 
 
@@ -60,7 +62,7 @@ def test_a_store_that_the_job_was_not_told_of_comes_back(job: Path, monkeypatch:
     assert not store.exists()
     started._bring_back()
     assert num_rows(store) == 1
-    started._release()
+    started._release(started._stores())
     assert carried_store.holder_of(store) is carried_store.holder_of(told) is None
 
 
@@ -78,6 +80,22 @@ def test_a_cut_file_beside_a_copy_ends_no_job(job: Path, monkeypatch: pytest.Mon
     assert [store.is_file() for store in (told, *others)] == [True, False, True]
     assert started._end(1) == 1
     assert carried_store.holder_of(told) is carried_store.holder_of(others[1]) is None
+
+
+def test_a_job_that_slurm_does_not_queue_again_gives_up_every_claim(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(number: str) -> None:
+        raise BadInput(f"scontrol: job {number} is held")
+
+    store, told = job.parents[1] / "other" / "mlflow.db", job.parent / "mlflow.db"
+    started = Driver(job, "sweep", [], 5)
+    for name, value in started._store().items():
+        monkeypatch.setenv(name, value)
+    write(carried_store.working_copy(store))
+    monkeypatch.setattr(slurm_run.commands, "requeue", refused)
+    started.cause = "clock"
+    assert started._end(INTERRUPTED) == INTERRUPTED
+    assert "not queued again (scontrol: job 7 is held)" in str(slurm_job.read(job))
+    assert carried_store.holder_of(store) is carried_store.holder_of(told) is None
 
 
 def test_a_store_of_another_job_is_not_carried(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
