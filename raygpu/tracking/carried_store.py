@@ -33,7 +33,9 @@ COPY_SHARE = 0.05
 """Largest share of the time for copies."""
 CLAIM = ".claim"
 UNKNOWN = "unknown"
-"""Owner of a claim without content."""
+"""Owner of a claim that does not say whose it is."""
+STALE_S = 600.0
+"""Age in seconds from which on an empty claim is nobody's: a full disk, or the end of its process, left it so."""
 WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 """Errors of a file system that has no hard links."""
 ORIGIN = "shared"
@@ -162,6 +164,8 @@ def claim(shared: Path, owner: str) -> str | None:
         return None
     path = claim_of(shared)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_stale(path):
+        path.unlink(missing_ok=True)
     try:
         _make(path, owner)
     except FileExistsError:
@@ -183,6 +187,7 @@ def _make(path: Path, owner: str) -> None:
             try:
                 file.write(owner)
                 file.flush()
+                os.fsync(file.fileno())  # NFS tells of a full disk only then
             except OSError:
                 path.unlink()
                 raise
@@ -199,11 +204,22 @@ def release(shared: Path, owner: str) -> None:
 
 
 def holder_of(shared: Path) -> str | None:
-    """Return the job that has claimed a shared file, UNKNOWN where its claim does not say; None without a claim."""
+    """Return the job that has claimed a shared file, UNKNOWN where its claim does not say; None without a claim, or
+    with one that is empty for long."""
+    path = claim_of(shared)
     try:
-        return claim_of(shared).read_text().strip() or UNKNOWN
+        return path.read_text().strip() or (None if _is_stale(path) else UNKNOWN)
     except OSError:
-        return UNKNOWN if os.path.lexists(claim_of(shared)) else None
+        return UNKNOWN if os.path.lexists(path) else None
+
+
+def _is_stale(path: Path) -> bool:
+    """Return whether the file of a claim is there, but has been empty for longer than its process takes to fill it."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return stat.st_size == 0 and time.time() - stat.st_mtime > STALE_S
 
 
 def claim_of(shared: Path) -> Path:

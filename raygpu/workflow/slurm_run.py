@@ -157,7 +157,7 @@ class Driver:
             if holder is None:
                 disk, owner = str(self.place.node_disk), self.place.number
                 return {carried_store.FOLDER_VARIABLE: disk, carried_store.OWNER_VARIABLE: owner}
-            why = f"{shared} is in use by Slurm job {holder}"
+            why = f"{shared} is in use by Slurm job {holder} ({carried_store.claim_of(shared)})"
         self._say(f"{why}, so what is for MLflow waits in the run's folder")
         return {carried_store.SPOOL_VARIABLE: "1"}
 

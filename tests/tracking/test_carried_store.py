@@ -7,6 +7,7 @@ import os
 import socket
 import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -143,6 +144,33 @@ def test_a_claim_that_does_not_say_whose_it_is_holds(shared: Path) -> None:
     assert carried_store.holder_of(shared) == carried_store.claim(shared, "12") == carried_store.UNKNOWN
     with pytest.raises(TrackingError, match="delete"):
         carried_store.working_copy(shared)
+
+
+def test_a_claim_that_stays_empty_is_nobodys(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(carried_store.FOLDER_VARIABLE, raising=False)
+    path, old = carried_store.claim_of(shared), time.time() - 2 * carried_store.STALE_S
+    path.touch()
+    os.utime(path, (old, old))
+    assert carried_store.working_copy(shared) == shared
+    assert carried_store.claim(shared, "12") is None
+    assert carried_store.claim(shared, "13") == carried_store.holder_of(shared) == "12"
+    os.utime(path, (old, old))  # a job may run for days
+    assert carried_store.claim(shared, "13") == carried_store.holder_of(shared) == "12"
+
+
+def test_a_disk_that_is_full_at_the_last_moment_leaves_no_claim(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_links(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", without_links)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        carried_store.claim(shared, "12")
+    assert carried_store.holder_of(shared) is None
+    assert sorted(each.name for each in shared.parent.iterdir()) == ["mlflow.db"]
 
 
 def test_a_store_that_cannot_be_claimed_is_told(shared: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,16 @@ def test_a_store_of_another_job_is_not_carried(job: Path, monkeypatch: pytest.Mo
     assert carried_store.carried(Path(os.environ[carried_store.FOLDER_VARIABLE])) == []
 
 
+def test_a_job_names_the_claim_that_keeps_it_from_its_store(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claim = job.parent / "mlflow.db.claim"
+    claim.touch()
+    assert driver(job)._store() == {carried_store.SPOOL_VARIABLE: "1"}
+    assert f"is in use by Slurm job unknown ({claim})" in capsys.readouterr().out
+    os.utime(claim, (0, 0))
+    assert carried_store.SPOOL_VARIABLE not in driver(job)._store()
+    assert carried_store.holder_of(job.parent / "mlflow.db") == "7"
+
+
 def test_a_job_whose_store_cannot_be_claimed_keeps_its_writes(
     job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
