@@ -101,8 +101,8 @@ class Writer(TrialWriter):
         """Lines for the file of refused values that the disk has not taken yet."""
         if damaged := self._journal.damaged:
             self._note(f"{damaged:,} waiting writes were damaged; they are set aside in {self._journal.damaged_path}")
-        self._behind = False
-        """Whether the journal lacks a waiting write, because the disk did not take it."""
+        self._unkept = deque[Write]()
+        """Writes that the journal lacks, because the disk did not take them; they follow its lines, in order."""
         self._pending = Pending()
         self._lock = threading.RLock()
         """Lock held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
@@ -164,6 +164,8 @@ class Writer(TrialWriter):
                 try:
                     if is_stored:
                         self._journal.close(writes)
+                    else:
+                        self._keep()
                 except OSError as error:
                     self._note_disk(error)
             self._undelivered = len(writes) if doubt is None else max(len(writes), self._journal.num_lines)
@@ -212,12 +214,18 @@ class Writer(TrialWriter):
         write = Write(kind, trial_id, value, int(time.time() * 1000))
         with self._lock:
             self._incoming.append(write)
-            try:
-                self._journal.add(write)
-            except OSError as error:  # the write is still delivered if this process lives
-                self._behind = True
-                self._note_disk(error)
+            self._unkept.append(write)
+            self._add_unkept()
         self._wake.set()
+
+    def _add_unkept(self) -> None:
+        """Add to the journal what it lacks; what the disk does not take is still delivered if this process lives."""
+        try:
+            while self._unkept:
+                self._journal.add(self._unkept[0])
+                self._unkept.popleft()
+        except OSError as error:
+            self._note_disk(error)
 
     # The thread
 
@@ -258,9 +266,7 @@ class Writer(TrialWriter):
                 opened = tree if isinstance(tree, RunTree) else tree()
                 with self._lock:
                     kept = load(self._journal.path)[0] if self._journal.path.is_file() else []
-                    # What the disk has not taken is delivered in any case, if it be twice.
-                    unkept = [*self._pending.writes(), *self._incoming] if self._behind else []
-                    self._tree, self._pending, self._incoming = opened, Pending(), deque([*kept, *unkept])
+                    self._tree, self._pending, self._incoming = opened, Pending(), deque([*kept, *self._unkept])
                     self._is_replaced = False
                 self._wake.set()
                 return
@@ -333,13 +339,10 @@ class Writer(TrialWriter):
     def _keep(self) -> None:
         """Wait until the disk has the writes that are about to be delivered; they are delivered without it, too."""
         self._keep_aside()
+        with self._lock:
+            self._add_unkept()
         try:
-            if self._behind:
-                with self._lock:
-                    self._journal.rewrite([*self._pending.writes(), *self._incoming])
-                    self._behind = False
-            else:
-                self._journal.sync()
+            self._journal.sync()
         except OSError as error:
             self._note_disk(error)
 
@@ -357,7 +360,7 @@ class Writer(TrialWriter):
                     self._journal.rewrite(waiting)
                 else:
                     self._journal.clear()
-                self._behind = False
+                self._unkept.clear()
             except OSError as error:
                 self._note_disk(error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import subprocess
 import sys
@@ -182,6 +184,34 @@ def test_an_end_during_the_job_leaves_the_journal_to_a_later_start(
     again.resume_run(run_id)
     assert Writer(again, journal).close(30) == 0
     assert epochs(tree, run_id) == [(1, 1.0), (2, 2.0)]
+
+
+def test_a_full_disk_costs_nothing_that_waits_for_the_job_s_copy(
+    tree: RunTree, writer: Writer, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_batch, write = tree.mlflow.log_batch, os.write
+
+    def late(*arguments: object) -> None:
+        """Commit only once a job has claimed and copied the store."""
+        monkeypatch.setattr(tree.mlflow, "log_batch", log_batch)
+        job("claim", "fetch")
+        log_batch(*arguments)
+
+    def full(file: int, data: bytes) -> int:
+        """Take nothing once."""
+        monkeypatch.setattr(os, "write", write)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tree.mlflow, "log_batch", late)
+    writer.epochs("t0000", [epoch(2, 2.0)])
+    eventually(lambda: writer.waiting == 0)
+    monkeypatch.setattr(os, "write", full)
+    writer.epochs("t0000", [epoch(3, 3.0)])
+    eventually(lambda: writer.delayed is not None)
+    assert "No space left on device" in writer.faults[0]
+    job("bring_back", "release")
+    assert writer.close(30) == 0
+    assert epochs(tree, str(tree.run_id)) == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_a_job_that_brings_nothing_back_leaves_the_file_as_it_is(
