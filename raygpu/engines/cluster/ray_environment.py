@@ -30,8 +30,10 @@ LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo
 """Settings of a local Ray and of its training's ranks: everything stays on loopback, and no node is drained."""
 
 
+TOKEN_MODE = "RAY_AUTH_MODE"
+"""Variable that Ray sets to `token` in a process that starts a local Ray, unless the user has given it."""
 _own: set[str] = set()
-"""Names of LOCAL that raygpu has set, and not the user."""
+"""Names of variables that raygpu or Ray has set, and not the user, because this process started a local Ray."""
 
 
 def prepare(*, local: bool = False) -> None:
@@ -41,6 +43,11 @@ def prepare(*, local: bool = False) -> None:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    if local and TOKEN_MODE not in os.environ:
+        _own.add(TOKEN_MODE)
+    elif not local and TOKEN_MODE in _own:
+        _own.remove(TOKEN_MODE)
+        _forget_token_mode()
     for name, value in LOCAL.items():
         if local and name not in os.environ:
             os.environ[name] = value
@@ -52,6 +59,16 @@ def prepare(*, local: bool = False) -> None:
         from raygpu.engines.cluster.ray_private_api import bind_to_loopback
 
         bind_to_loopback(is_on_loopback())
+
+
+def _forget_token_mode() -> None:
+    """Leave it to Ray again whether this process wants a token: a cluster without tokens could not call it back."""
+    if os.environ.get(TOKEN_MODE) == "token":
+        del os.environ[TOKEN_MODE]
+    if "ray" in sys.modules:
+        from raygpu.engines.cluster.ray_private_api import read_token_mode
+
+        read_token_mode()
 
 
 def is_on_loopback() -> bool:

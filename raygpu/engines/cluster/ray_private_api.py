@@ -182,10 +182,16 @@ def prestart_workers(node: Mapping[str, Any], number: int, keep_s: int) -> None:
 
 def use_tokens() -> None:
     """Have this process show its token to the Ray that it joins, as Ray does itself when it starts one by default."""
-    from ray._raylet import Config  # type: ignore[attr-defined]
-
     os.environ["RAY_AUTH_MODE"] = "token"
-    Config.initialize("")  # Ray has read the variable at its import
+    read_token_mode()
+
+
+def read_token_mode() -> None:
+    """Have Ray read RAY_AUTH_MODE, which it reads only once, at its import, and forget the token that it has kept."""
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    Config.initialize("")  # before the cache: threads of Ray that end may still load a token
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def run_before_first_task(config: Any, hook: Any) -> None:

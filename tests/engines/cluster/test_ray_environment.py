@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,3 +96,46 @@ def test_a_process_whose_ray_is_on_loopback_joins_no_cluster(monkeypatch: pytest
 def test_the_environment_of_a_process_that_has_ended_is_empty() -> None:
     assert ray_environment.environment_of(2**30) == {}
     assert ray_environment.environment_of(os.getpid())["PATH"]
+
+
+def test_the_token_of_a_local_ray_is_forgotten_before_a_cluster_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ray_environment.TOKEN_MODE, raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
+    printed = told(
+        "import os, ray; from raygpu.engines.cluster import ray_environment as e; e.prepare(local=True)\n"
+        "from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default as start\n"
+        "from ray._raylet import AuthenticationTokenLoader as L, get_authentication_mode as mode\n"
+        "start(); print(mode(), L.instance().get_raw_token()[0])\n"
+        "os.environ['RAY_AUTH_TOKEN'] = 'b' * 64; e.prepare()\n"
+        "print(mode(), os.environ.get('RAY_AUTH_MODE'), L.instance().get_raw_token(ignore_auth_mode=True)[0])"
+    )
+    assert printed.splitlines() == ["1 a", "0 None b"]
+
+
+@pytest.mark.parametrize("mode", ["token", "disabled"])
+def test_a_mode_of_the_users_stays(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ray_environment.TOKEN_MODE, mode)
+    ask = "import os; from raygpu.engines.cluster import ray_environment as e; e.prepare(local=True); e.prepare(); "
+    assert told(ask + "print(os.environ['RAY_AUTH_MODE'])") == mode
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_sweep_on_a_cluster_without_tokens_after_a_local_one(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster calls the process back, which wanted a token."""
+    (tmp_path / "squares.py").write_text("def train(config):\n    return {'loss': config['x'] ** 2}\n")
+    monkeypatch.delenv(ray_environment.TOKEN_MODE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAYGPU_SERVICE", "off")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), str(tmp_path)]))
+    values = "metric='loss', direction='min', trials=2, space={'x': {'uniform': [0, 1]}}, tracking={'enabled': False}"
+    printed = told(
+        "import raygpu\n"
+        f"for address in ('local', '{ray_address}'):\n"
+        f"    result = raygpu.run_sweep('squares:train', cluster={{'address': address}}, {values})\n"
+        "    print('completed', result.summary['completed'])"
+    )
+    assert [line for line in printed.splitlines() if line.startswith("completed")] == ["completed 2"] * 2
