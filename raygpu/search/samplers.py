@@ -123,6 +123,11 @@ def _identity(trial: Trial) -> str:
     return repr(replace(trial, hyperparameters={})) + repr(sorted(as_written(trial.hyperparameters).items()))
 
 
+def _bounds_of_steps(space: Space) -> dict[str, tuple[Any, ...]]:
+    """Return the arguments of each distribution with steps, by name."""
+    return {each.name: each.arguments for each in space.parameters if each.kind.startswith("q")}
+
+
 class OptunaSampler:
     """Optuna, asked for a generation of trials at a time and told their scores in trial order.
 
@@ -214,9 +219,9 @@ class OptunaSampler:
     def extend(self, larger: OptunaSampler) -> None:
         """Ask for as many trials as another search, in its generations.
 
-        Raises BadInput if its space has other bounds, as an earlier version of raygpu gave some.
+        Raises BadInput if steps have other bounds there, as an earlier version of raygpu gave some.
         """
-        if larger.space != self.space:
+        if _bounds_of_steps(larger.space) != _bounds_of_steps(self.space):
             raise BadInput("space: its values are others than at the sweep's start; begin a new sweep")
         self.generations, self.num_trials = larger.generations, larger.num_trials
 

@@ -220,12 +220,14 @@ class Writer(TrialWriter):
 
     def _add_unkept(self) -> None:
         """Add to the journal what it lacks; what the disk does not take is still delivered if this process lives."""
-        try:
-            while self._unkept:
+        while self._unkept:
+            try:
                 self._journal.add(self._unkept[0])
-                self._unkept.popleft()
-        except OSError as error:
-            self._note_disk(error)
+            except OSError as error:
+                return self._note_disk(error)
+            except Exception as error:  # noqa: BLE001 - the next write may be right
+                self._note(f"tracking: a write is not in the journal: {one_line(error)}")
+            self._unkept.popleft()
 
     # The thread
 
@@ -352,10 +354,12 @@ class Writer(TrialWriter):
             return  # the journal has what would be lost with this node's disk
         with self._lock:
             waiting = [*self._pending.writes(), *self._incoming]
-            if self._abandoned.is_set() or (waiting and self._journal.num_lines < MOST_LINES + 4 * len(waiting)):
+            num_lines = self._journal.num_lines + len(self._unkept)
+            if self._abandoned.is_set() or (waiting and num_lines < MOST_LINES + 4 * len(waiting)):
                 return
             try:
                 client.sync(tree.uri)
+                self._unkept = deque(waiting)  # the store has all others
                 if waiting:
                     self._journal.rewrite(waiting)
                 else:

@@ -164,7 +164,7 @@ def _starting(
     """Start Ray in a thread, or join a cluster or the service; close it at the end."""
     section, job = config.cluster, f"{config.COMMAND} {config.name}"
     nodes = host.nodes(gpus, apart=apart) if section.is_local else []
-    ray_environment.prepare(local=len(nodes) == 1)
+    ray_environment.prepare(local=len(nodes) == 1, starts=section.is_local)
     may_preload = service is None and len(nodes) == 1 and config.COMMAND in WORKER_MODULES
     preload = _preload(config.COMMAND, len(gpus), int(nodes[0].num_cpus)) if may_preload else None
     given_up = Event()

@@ -144,6 +144,40 @@ def test_what_a_full_disk_did_not_take_is_in_the_journal_once_there_is_space(
     assert [write.kind for write in load(tmp_path / "spool.jsonl")[0]] == ["begin", "epochs", "epochs"]
 
 
+def test_the_writes_that_a_full_disk_does_not_take_are_kept_as_long_as_they_wait(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = threading.Event()
+    full_disk(monkeypatch, full)
+    monkeypatch.setattr("raygpu.tracking.writer.MOST_LINES", 10)
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=600)  # no turn by itself
+    monkeypatch.setattr(writer._pending, "writes", lambda: [Write("begin", "t0009", trial(9), 1)])
+    full.set()
+    writer.begin(trial(0))
+    for number in range(1, 101):
+        writer.epochs("t0000", [epoch(number, 1.0)])
+    monkeypatch.setattr(tree, "keep", lambda: True)
+    writer._incoming.clear()
+    writer._shorten_journal(tree)
+    assert [write.trial_id for write in writer._unkept] == ["t0009"]
+    full.clear()
+    monkeypatch.undo()
+    assert writer.close(120) == 0
+
+
+def test_a_write_that_cannot_be_encoded_hinders_no_other(tree: RunTree, tmp_path: Path) -> None:
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    for number in (0, 1):
+        writer.begin(trial(number))
+    writer.epochs("t0000", [EpochResult(1, {"loss": "text"})])  # type: ignore[dict-item]
+    for number in (0, 1):
+        writer.epochs(f"t000{number}", [epoch(2, 1.0)])
+    writer.close(120)
+    runs = children(tree)
+    assert losses(tree, runs["t0001"]) == losses(tree, runs["t0000"]) == [(2, 1.0)]
+    assert any("a write is not in the journal" in fault for fault in writer.faults)
+
+
 def test_half_a_line_is_taken_back_where_the_disk_lets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, truncate = threading.Event(), os.ftruncate
     full_disk(monkeypatch, full)

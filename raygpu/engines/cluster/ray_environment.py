@@ -36,16 +36,18 @@ _own: set[str] = set()
 """Names of variables that raygpu or Ray has set, and not the user, because this process started a local Ray."""
 
 
-def prepare(*, local: bool = False) -> None:
+def prepare(*, local: bool = False, starts: bool | None = None) -> None:
     """Set Ray's environment variables; the user's own values stay. Call it before each start of Ray.
 
-    local: whether this process starts a local Ray, or joins a cluster; it may do either after the other.
+    local: whether this process' Ray stays on loopback, or is a cluster's; it may do either after the other. starts:
+    whether it is started here, or by the service of this user; by default as `local`.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    if local and TOKEN_MODE not in os.environ:
+    starts = local if starts is None else starts
+    if starts and TOKEN_MODE not in os.environ:
         _own.add(TOKEN_MODE)
-    elif not local and TOKEN_MODE in _own:
+    elif not starts and TOKEN_MODE in _own:
         _own.remove(TOKEN_MODE)
         _forget_token_mode()
     for name, value in LOCAL.items():

@@ -59,8 +59,9 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
 
     class Told(Exception): ...
 
-    def prepare(*, local: bool) -> None:
+    def prepare(*, local: bool, starts: bool) -> None:
         given.append(local)
+        assert starts == (address == "local")
         raise Told
 
     monkeypatch.setattr(ray_startup.ray_environment, "prepare", prepare)
