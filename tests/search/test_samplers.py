@@ -167,18 +167,17 @@ def test_a_search_that_goes_on_in_arrays_waits_for_what_is_under_way() -> None:
 def test_a_search_whose_space_has_had_other_bounds_cannot_go_on() -> None:
     """As before raygpu rounded the bounds of steps inwards."""
     earlier, now = (parse({"x": {"quniform": bounds}}) for bounds in ([0.05, 0.9, 0.1], [0, 0.9, 0.1]))
-    search = OptunaSampler(earlier, Generations.equal(24, 8), seed=3, maximize=[False])
+    search, larger = (OptunaSampler(each, Generations.equal(24, 8), 3, [False]) for each in (earlier, now))
     with pytest.raises(BadInput, match="others than at the sweep's start"):
-        search.extend(OptunaSampler(now, Generations.equal(24, 8), seed=3, maximize=[False]))
+        search.extend(larger)
 
 
 def test_a_search_goes_on_with_its_space_as_its_file_has_it() -> None:
     """Constants come first there, and tuples are lists."""
     space = {"x": {"quniform": [0.05, 0.9, 0.1]}, "pair": {"choice": [(1, 2), (3, 4)]}, "width": 64}
-    search = OptunaSampler(parse(space), Generations.equal(24, 8), seed=3, maximize=[False])
     written = parse(tomllib.loads(tomli_w.dumps(space)))
-    search.extend(OptunaSampler(written, Generations.equal(32, 8), seed=3, maximize=[False]))
-    assert search.num_trials == 32
+    search, larger = (OptunaSampler(each, Generations.equal(24, 8), 3, [False]) for each in (parse(space), written))
+    search.extend(larger)
 
 
 def test_it_learns() -> None:

@@ -101,18 +101,23 @@ def test_a_run_waits_for_the_job_and_goes_on_in_its_copy(
     assert epochs(tree, str(tree.run_id)) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
 
 
-def test_what_was_committed_after_the_job_s_copy_is_delivered_again(
-    tree: RunTree, writer: Writer, job: Job, journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def late_commit(tree: RunTree, writer: Writer, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch after those of the writer's begin is committed only once a job has claimed and copied the store."""
     log_batch = tree.mlflow.log_batch
 
     def late(*arguments: object) -> None:
-        """Commit only once a job has claimed and copied the store."""
         monkeypatch.setattr(tree.mlflow, "log_batch", log_batch)
         job("claim", "fetch")
         log_batch(*arguments)
 
     monkeypatch.setattr(tree.mlflow, "log_batch", late)
+
+
+@pytest.mark.usefixtures("late_commit")
+def test_what_was_committed_after_the_job_s_copy_is_delivered_again(
+    tree: RunTree, writer: Writer, job: Job, journal: Path
+) -> None:
     writer.epochs("t0000", [epoch(2, 2.0)])
     eventually(lambda: writer.waiting == 0)
     assert journal.stat().st_size > 0
@@ -159,18 +164,10 @@ def test_a_run_that_the_copy_lacks_begins_anew_in_it(
     assert run.data.metrics["second"] == 2.0
 
 
+@pytest.mark.usefixtures("late_commit")
 def test_an_end_during_the_job_leaves_the_journal_to_a_later_start(
-    tree: RunTree, writer: Writer, job: Job, journal: Path, monkeypatch: pytest.MonkeyPatch
+    tree: RunTree, writer: Writer, job: Job, journal: Path
 ) -> None:
-    log_batch = tree.mlflow.log_batch
-
-    def late(*arguments: object) -> None:
-        """Commit only once a job has claimed and copied the store."""
-        monkeypatch.setattr(tree.mlflow, "log_batch", log_batch)
-        job("claim", "fetch")
-        log_batch(*arguments)
-
-    monkeypatch.setattr(tree.mlflow, "log_batch", late)
     writer.epochs("t0000", [epoch(2, 2.0)])
     eventually(lambda: writer.waiting == 0)
     assert writer.close(1) == 1
