@@ -257,9 +257,9 @@ class Program:
                 before = tile.streams.state() if tile.streams else []
                 try:
                     if self._metrics_are_fused:
-                        return self._evaluated(state, copied(inputs), copied(targets), own=own)
+                        return self._evaluated(state, inputs, targets, own=own)
                     with slow_loops() as slow_operators, self._sized():
-                        values = self._evaluated(state, copied(inputs), copied(targets), own=own)
+                        values = self._evaluated(state, inputs, targets, own=own)
                     self._metrics_are_fused = not slow_operators
                     return values
                 except torch.OutOfMemoryError:
@@ -293,12 +293,12 @@ class Program:
     def _mapped(
         self, one: Callable[..., Any], state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
     ) -> dict[str, Any]:
-        """Map the evaluation of one member over all. own: whether each has a batch of its own."""
+        """Map the evaluation of one member, which may change its batch, over all. own: whether each has one of its own."""
         all_at_once = self.device.type != "cpu" or bool(self._evaluation_draws)  # draws are those of all members
         each = partial(vmap, randomness="different", chunk_size=None if all_at_once else self._evaluated_at_once)
         if own:
-            return dict(each(one)(state, inputs, targets))
-        return dict(each(lambda member: one(member, copied(inputs), copied(targets)))(state))  # a model may change them
+            return dict(each(one)(state, copied(inputs), copied(targets)))
+        return dict(each(lambda member: one(member, copied(inputs), copied(targets)))(state))
 
     def _outputs(self, own: Stacked, inputs: Tensors) -> Any:
         """Return one member's outputs in an evaluation."""
