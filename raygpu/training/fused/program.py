@@ -293,10 +293,7 @@ class Program:
     def _mapped(
         self, one: Callable[..., Any], state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
     ) -> dict[str, Any]:
-        """Map the evaluation of one member, which may change its batch, over all.
-
-        own: whether each member has a batch of its own.
-        """
+        """Map the evaluation of one member over all; it may change its batch. own: whether each has one of its own."""
         all_at_once = self.device.type != "cpu" or bool(self._evaluation_draws)  # draws are those of all members
         each = partial(vmap, randomness="different", chunk_size=None if all_at_once else self._evaluated_at_once)
         if own:
