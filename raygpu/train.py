@@ -26,6 +26,7 @@ from raygpu.tracking.session import open_store
 from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting, warm_start_lines
 from raygpu.workflow.promotion import named_store, promoted
 from raygpu.workflow.ray_startup import ray_starting
+from raygpu.workflow.resumed_training import require_same_training
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun
@@ -134,6 +135,7 @@ def _run(arguments: Arguments) -> TrainingResult:
         overrides = COMMAND.read_resumed(arguments)
         earlier = RunDirectory.existing(options["resume"], "train")
         config = load(earlier.config, overrides, TrainConfig)
+        require_same_training(earlier, config)
         return run(config, source_folder=earlier.source_folder, resume=earlier, console=console)
     warm = "warm-start" in arguments.switches
     path = Path(arguments.file) if arguments.file else None if "from" in options else DEFAULT

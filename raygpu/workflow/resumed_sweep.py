@@ -4,18 +4,18 @@ fields that say which trials there are, how they are trained and how they are co
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
+from raygpu.workflow.fixed_fields import BEGUN, changed_lines, fixed_fields
 
 STATE = 3
 """Version of the state that a sweep keeps for `--resume`; another one cannot be read."""
-VERSION, BEGUN, SETS = "state", "begun", "begun_sets"
-"""Keys, in the run's state, of this version, and of the fixed fields and the number of sets at the start."""
+VERSION, SETS = "state", "begun_sets"
+"""Keys, in the run's state, of this version, and of the number of sets at the start."""
 FIXED: Mapping[str, Any] = {
     **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
     **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
@@ -31,7 +31,7 @@ STATE_FILES = "experiment_state-*.json"
 def begun_state(folder: RunDirectory) -> dict[str, Any]:
     """Return what a resumed sweep is compared with, for the state of a run whose configuration is written."""
     config = folder.read_config()
-    return {VERSION: STATE, BEGUN: _fixed(config), SETS: config.trials}
+    return {VERSION: STATE, BEGUN: fixed_fields(config, FIXED), SETS: config.trials}
 
 
 def begun_sets(folder: RunDirectory) -> int | None:
@@ -52,32 +52,6 @@ def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
             f"resume: {folder}: another version of raygpu began it, whose state this one cannot read; go on with that"
             " version, or begin a new sweep; its results are as they were"
         )
-    before, now = (dict(_flat(each)) for each in (noted[BEGUN], _fixed(config)))
-    faults = [
-        f"resume: {folder.config}: {name}: read {_said(now.get(name))}; the sweep began with {_said(before.get(name))};"
-        " set it back, or begin a new sweep"
-        for name in before | {name: None for name in now if name.startswith(TABLES)}  # others are newer fields
-        if json.dumps(before.get(name)) != json.dumps(now.get(name))
-    ]
+    faults = changed_lines(folder, noted[BEGUN], fixed_fields(config, FIXED), TABLES)
     if faults:
         raise BadInput(faults)
-
-
-def _fixed(config: SweepConfig) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(json.dumps(config.model_dump(mode="json", include=dict(FIXED))))
-    if fields["experiment"] is not None:
-        fields["experiment"] = fields["experiment"].rpartition("/")[2]  # its folder may have been moved
-    return fields
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Return the fields of all sections by their names, as `stopping.patience`."""
-    fields = []
-    for name, value in values.items():
-        is_table = isinstance(value, dict) and (value or f"{above}{name}." in TABLES)
-        fields += _flat(value, f"{above}{name}.") if is_table else [(above + name, value)]
-    return fields
-
-
-def _said(value: Any) -> str:
-    return "nothing" if value is None else json.dumps(value)

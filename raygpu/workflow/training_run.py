@@ -31,6 +31,7 @@ from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
 from raygpu.storage import StorageError
 from raygpu.workflow import registration, warm_start
+from raygpu.workflow.resumed_training import begun_training
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import presentation
 from raygpu.workflow.run_report import write_report_of
@@ -124,6 +125,7 @@ class TrainingRun:
                 if planned.warm_start is not None:
                     folder.write_run({warm_start.NOTE: True})
                 folder.write_config(self.config, planned.source_folder, kind="train")
+                folder.write_run(begun_training(folder))
                 if self.layout.global_batch is not None:
                     folder.write_run({"global_batch": self.layout.global_batch})
         return folder
