@@ -109,6 +109,7 @@ def _train_to_the_end(group: RankGroup, manager: _CheckpointManager, requests: _
     noted_s = 0.0
     while (progress := manager.training.advance()) is not None:
         last = progress
+        manager.note(progress)
         noted_s = _note_activity(manager.task, progress, group.ranks.rank, noted_s)
         if group.ranks.rank == 0:
             group.report(progress)
@@ -176,6 +177,12 @@ class _CheckpointManager:
         if self.best is None or sign * self.best.score < sign * noted.score:
             self.training.notes.append(lost_line(noted, self.best))
 
+    def note(self, progress: Progress) -> None:
+        """Take in the metrics of an epoch that has ended, whether a checkpoint follows it or one within the next."""
+        if progress.result is not None and self._group.ranks.rank == 0:
+            self.metrics = progress.result.metrics
+            self.score = self.task.scoring.value(self.metrics)
+
     def due(self, progress: Progress) -> bool:
         """Return whether a checkpoint is due: at the end of some epochs, or on request. The same on all ranks."""
         if progress.result is None or progress.diverged:
@@ -189,12 +196,8 @@ class _CheckpointManager:
         ended: whether the training has ended by itself, before its last epoch. Raises what the writing of the one
         before has raised.
         """
-        is_best = False
-        if progress.result is not None and self._group.ranks.rank == 0:
-            self.metrics = progress.result.metrics
-            self.score = self.task.scoring.value(self.metrics)
-            is_best = self._is_best(self.score, progress.result.epoch)
         epoch, score = self.training.epoch, self.score
+        is_best = progress.result is not None and self._group.ranks.rank == 0 and self._is_best(score, epoch)
         step = progress.step if progress.result is None else 0
         entry = {"epoch": epoch, "step": step, "score": score, "is_best": is_best, **({"ended": True} if ended else {})}
         best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}

@@ -12,8 +12,9 @@ import ray.train
 
 from raygpu.engines.train import worker
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
-from raygpu.records.training_progress import Best
+from raygpu.records.training_progress import Best, Progress
 from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult
 from raygpu.storage import Storage
 
 
@@ -108,3 +109,42 @@ def test_a_best_checkpoint_without_a_noted_epoch_is_lost_by_its_score_alone(
     resumed = Resumed(tmp_path, last, monkeypatch)
     assert resumed.best == Best(kept_score, 3)
     assert bool(resumed.notes) == is_lost
+
+
+def progress(epoch: int, loss: float | None, request: Any = "") -> Progress:
+    """After an epoch with this loss, or within the epoch without one."""
+    result = EpochResult(epoch, {"loss": loss}) if loss is not None else None
+    return Progress(epoch, 4 if result else 2, 4, 0.1, 1.0, (8,), (8.0,), (8,), None, request, result)
+
+
+def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = [*(progress(epoch, 1.0 / epoch) for epoch in range(1, 8)), progress(8, None, "checkpoint")]
+
+    class Training:
+        """Seven epochs, and a part of the eighth."""
+
+        epoch = 0
+
+        def advance(self) -> Progress | None:
+            report = reports.pop(0) if reports else None
+            self.epoch += report is not None and report.result is not None
+            return report
+
+    saved: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        worker,
+        "CheckpointWriter",
+        lambda *_: SimpleNamespace(begin=lambda entry, files, report: saved.append(json.loads(files["progress.json"]))),
+    )
+    task: Any = SimpleNamespace(
+        epochs=9, checkpoint_epochs=5, scoring=Scoring("loss", False), run="mine", trial=SimpleNamespace(trial_id="t")
+    )
+    group: Any = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None, report=lambda report: None)
+    training: Any = Training()
+    requests: Any = SimpleNamespace(saved=lambda: None)
+    manager = worker._CheckpointManager(task, group, training)
+    worker._train_to_the_end(group, manager, requests)
+    within = saved[1]
+    assert (within["epoch"], within["step"], within["is_best"]) == (7, 2, False)
+    assert (within["metrics"], within["score"]) == ({"loss": 1.0 / 7}, 1.0 / 7)
+    assert (within["best"], within["best_epoch"]) == (1.0 / 5, 5), "an epoch whose checkpoint is kept"
