@@ -54,6 +54,8 @@ class RunTimeline:
     occupancies: list[Occupancy] = field(default_factory=list)
     curves: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
     """Metrics by trial, epoch and name."""
+    furthest: dict[str, int] = field(default_factory=dict)
+    """Last epoch that any attempt has noted, by trial: MLflow has the metrics up to it."""
     ended_s: dict[str, dict[int, float]] = field(default_factory=dict)
     """Moment at which the driver heard of an epoch, by trial and epoch."""
     readings: dict[int, list[tuple[float, dict[str, float]]]] = field(default_factory=dict)
@@ -196,6 +198,7 @@ def _take(timeline: RunTimeline, noted: Mapping[str, Any]) -> None:
             for epoch, metrics in noted["rows"]:
                 curve[int(epoch)] = {name: float(value) for name, value in metrics.items()}
                 moments[int(epoch)] = float(noted["at"])
+                timeline.furthest[noted["trial"]] = max(timeline.furthest.get(noted["trial"], 0), int(epoch))
         case "again":
             for noted_epochs in (timeline.curves.get(noted["trial"], {}), timeline.ended_s.get(noted["trial"], {})):
                 for epoch in [each for each in noted_epochs if each > noted["after"]]:

@@ -123,13 +123,14 @@ class History:
             self._spend("joining", time.monotonic() - self._started)
 
     def restore(self, earlier: Restored) -> None:
-        """Take in the training before this process: it goes on from one of its checkpoints."""
+        """Take in the training before a start of the workers; what an earlier start has reported after it no longer
+        counts."""
         self.epoch, self.metrics, self.best = earlier.epoch, dict(earlier.metrics), earlier.best
         self.ended_by_itself = earlier.ended and earlier.epoch < self.epochs
-        self.checkpoints += 1
+        self._curve.cut(earlier.epoch)
 
     def advance(self, progress: Progress) -> bool:
-        """Take in a report; return whether an epoch has ended that had not ended before a worker was lost."""
+        """Take in a report; return whether an epoch has ended."""
         self.last = progress
         if progress.result is None:
             self._pace.step(time.monotonic(), progress.step, progress.steps)
@@ -144,7 +145,7 @@ class History:
             if (waited_s := progress.result.waited_s) is not None:
                 self._spend("data", waited_s)
                 self._spend("train", -waited_s)
-        if progress.result is None or progress.epoch <= self.epoch:
+        if progress.result is None:
             return False
         self.epoch, self.metrics = progress.epoch, dict(progress.result.metrics)
         score = self.scoring.value(progress.result.metrics)

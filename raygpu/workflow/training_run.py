@@ -19,16 +19,13 @@ from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import ray_files
 from raygpu.errors import RaygpuError, TrackingError
 from raygpu.experiment import take
-from raygpu.records import timeline
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.scratch import fetched
-from raygpu.records.timeline import TRAINING, Timeline
-from raygpu.records.training_progress import History, Progress
+from raygpu.records.training_progress import History, Progress, Restored
 from raygpu.reporting import Kept
 from raygpu.search.scoring import Scoring
-from raygpu.search.trials import EpochResult
 from raygpu.storage import StorageError
 from raygpu.workflow import registration, warm_start
 from raygpu.workflow.resumed_training import begun_training
@@ -36,6 +33,7 @@ from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import presentation
 from raygpu.workflow.run_report import write_report_of
 from raygpu.workflow.summary import summarize_training
+from raygpu.workflow.training_curves import TrainingCurves
 from raygpu.workflow.training_layout import Layout
 from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import PreparedTrain
@@ -97,7 +95,6 @@ class TrainingRun:
         self._warm_start = planned.warm_start
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
-        self._open_timeline(self.folder.timeline, config.metric)
         self.stages = planned.stages
         self.on_test: ScoreOnTest | None = None
         """Score on the test data; None without any."""
@@ -110,14 +107,12 @@ class TrainingRun:
         if self.folder.read_run().get(ENDED):
             self.folder.write_run({ENDED: None})  # an earlier start's
         self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
+        self.curves = TrainingCurves(self.folder.timeline, config.metric, self.history, self.session.writer)
+        self._notes: set[str] = set()
+        """Workers' notes that have been printed."""
         console.lines(self.layout.lines([device.name for device in cluster.devices]))
         cluster.tell_address(console.line)
         console.line(self.session.address_line())
-
-    def _open_timeline(self, path: Path, metric: str) -> None:
-        """Open the timeline, and read which epochs an earlier start has written, also those after its checkpoint."""
-        self._known_epochs = timeline.read(path).curves.get(TRAINING, {}).keys()
-        self.timeline = Timeline(path, metric)
 
     def _begun_folder(self, planned: PlannedTraining) -> RunDirectory:
         with ready_folder(self.config, planned.resume, self.cluster, self.console.warn) as folder:
@@ -257,7 +252,7 @@ class TrainingRun:
         from raygpu.engines.train.production import Notice
         from raygpu.engines.train.worker_reports import Joined, Saved
 
-        history, writer = self.history, self.session.writer
+        history = self.history
         match report:
             case Joined():
                 history.join(report.rank, report.device)
@@ -265,15 +260,9 @@ class TrainingRun:
                 if report.rank == 0:
                     self._joined(report)
             case Progress():
-                is_new = history.advance(report)
-                is_known = report.epoch in self._known_epochs
-                if not is_known and (metrics := history.curves()):
-                    writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
-                if is_new and not is_known:
-                    writer.run_metrics(report.epoch, history.metrics)
-                    self.timeline.epochs(TRAINING, [EpochResult(report.epoch, history.metrics)])
-                    self.timeline.flush()
-                if is_new:
+                has_ended = history.advance(report)
+                self.curves.add(report)
+                if has_ended:
                     self.console.detail(epoch_line(history))
             case Saved():
                 history.keep(report.epoch, report.score, best=report.best, ended=report.ended, took_s=report.took_s)
@@ -282,15 +271,16 @@ class TrainingRun:
                 self.console.warn(report.line)
 
     def _joined(self, report: Joined) -> None:
-        if self.history.starts == 1:
-            self.console.lines(report.notes)
-            if report.restored is not None:
-                self.history.restore(report.restored)
-            if self.resuming:
-                goes_on = f"goes on after epoch {report.epoch}"
-                self.console.line("has ended already" if self.history.has_ended else goes_on)
-        else:
-            self.console.warn(f"a worker was lost; the training goes on after epoch {report.epoch}")
+        """Take the history back to where the workers go on: the last attempt alone counts."""
+        self.console.lines([note for note in report.notes if note not in self._notes])
+        self._notes |= set(report.notes)
+        self.history.restore(report.restored or Restored(report.epoch, {}, None))
+        kept = self.curves.go_back()
+        goes_on = f"goes on after epoch {self.history.epoch}{kept * self.config.tracking.enabled}"
+        if self.history.starts > 1:
+            self.console.warn(f"a worker was lost; the training {goes_on}")
+        elif self.resuming:
+            self.console.line("has ended already" if self.history.has_ended else goes_on)
 
     def _read_gpus(self) -> None:
         """Read the GPUs, every two seconds, and note their readings and throughput for the report and for MLflow."""
@@ -305,10 +295,10 @@ class TrainingRun:
         for index, rate in self.history.latest_by_device().items():
             readings.setdefault(index, {})["samples_per_s"] = rate
         for index, values in readings.items():
-            self.timeline.gpu(index, values)
+            self.curves.timeline.gpu(index, values)
         if self.cluster.local:
-            self.timeline.host(psutil.cpu_percent())
-        self.timeline.flush()
+            self.curves.timeline.host(psutil.cpu_percent())
+        self.curves.timeline.flush()
 
     def finish(self, ended: TrainingOutcome) -> TrainingResult:
         """Write the summary, keep the model, and end the run in MLflow."""
@@ -341,7 +331,7 @@ class TrainingRun:
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
                 self.folder.error.unlink(missing_ok=True)  # an earlier start's
-                if (fault := self.timeline.close()) is not None:
+                if (fault := self.curves.timeline.close()) is not None:
                     self.console.warn(fault)
                 self.stages.end("files")
                 self.session.deliver(self.console.line)

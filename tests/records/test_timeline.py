@@ -123,6 +123,7 @@ def test_epochs_of_an_attempt_that_was_given_up_do_not_count(tmp_path: Path) -> 
     found = read(path)
     assert found.curves == {"t0000": {1: {"loss": 1.0}, 2: {"loss": 1.0}, 3: {"loss": 5.0}}}
     assert found.ended_s["t0000"].keys() == {1, 2, 3}
+    assert found.furthest == {"t0000": 6}
 
 
 def test_a_fault_without_a_number_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,11 +119,14 @@ def test_one_that_ends_by_itself_has_nothing_left(history: History) -> None:
     assert "the function ended by itself after 2 of 5 epochs" in lines
 
 
-def test_a_report_that_is_told_again_after_a_resume_is_not_new() -> None:
+def test_what_comes_after_a_resume_is_new_from_its_epoch_on() -> None:
     again = History(Scoring("score", maximize=True), [Device(0, "node", "0", "A")], epochs=5)
-    again.restore(Restored(3, {"score": 3.0}, Best(3.0, 3)))
+    for epoch in (1, 2, 3):
+        again.advance(report(epoch, score=1.0))
+    again.restore(Restored(2, {"score": 1.0}, Best(1.0, 1)))
     again.join(0, 0)
-    assert [again.advance(report(epoch, score=float(epoch))) for epoch in (2, 3, 4)] == [False, False, True]
+    assert [again.advance(report(epoch, score=float(epoch))) for epoch in (3, 4)] == [True, True]
+    assert again.curve() == [1.0, 1.0, 3.0, 4.0]
     assert not again.has_ended
 
 

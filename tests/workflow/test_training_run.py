@@ -1,4 +1,4 @@
-"""A production training under way: what its reports become in MLflow and in the timeline."""
+"""A production training under way: what its reports become in the history, in MLflow and in the timeline."""
 
 from __future__ import annotations
 
@@ -6,38 +6,107 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from raygpu.engines.train.worker_reports import Joined, Saved
 from raygpu.records import timeline
 from raygpu.records.timeline import TRAINING
-from raygpu.records.training_progress import History, Progress
+from raygpu.records.training_progress import Best, History, Progress, Restored
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
+from raygpu.workflow.training_curves import TrainingCurves
 from raygpu.workflow.training_run import TrainingRun
 
 
-class Resumed(TrainingRun):
-    """A training that goes on in a folder, without workers."""
+class Started(TrainingRun):
+    """A start of a training in a folder, without workers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, resuming: bool = False) -> None:
         self.written: list[tuple[int, dict[str, float]]] = []
+        self.lines: list[str] = []
+        self.path, self.resuming, self._notes = folder / "timeline.jsonl", resuming, set()
         writer: Any = SimpleNamespace(run_metrics=lambda step, metrics: self.written.append((step, dict(metrics))))
-        self.history = History(Scoring("loss", False), [], 9, device_of={0: 0})
-        self.session: Any = SimpleNamespace(writer=writer)
-        self.console: Any = SimpleNamespace(detail=lambda line: None)
-        self._open_timeline(folder / "timeline.jsonl", "loss")
+        self.history = History(Scoring("loss", False), [], 9)
+        self.curves = TrainingCurves(self.path, "loss", self.history, writer)
+        self.config: Any = SimpleNamespace(tracking=SimpleNamespace(enabled=True))
+        self.console: Any = SimpleNamespace(
+            detail=lambda line: None, lines=self.lines.extend, line=self.lines.append, warn=self.lines.append
+        )
 
-    def end_epoch(self, epoch: int) -> None:
-        result = EpochResult(epoch, {"loss": 1.0 / epoch})
+    def join(self, epoch: int, restored: Restored | None = None, notes: tuple[str, ...] = ()) -> None:
+        self._take(Joined(0, 0, 1, epoch, notes, restored))
+
+    def end_epoch(self, epoch: int, loss: float) -> None:
+        result = EpochResult(epoch, {"loss": loss})
         self._take(Progress(epoch, 4, 4, 0.1, 1.0, (8,), (8.0,), (1,), None, "", result))
 
+    @property
+    def in_mlflow(self) -> dict[int, float]:
+        """The metric's values by epoch, each of which was written once."""
+        pairs = [(step, metrics["loss"]) for step, metrics in self.written if "loss" in metrics]
+        assert len(dict(pairs)) == len(pairs)
+        return dict(pairs)
 
-def test_epochs_that_an_earlier_start_has_written_are_not_written_twice(tmp_path: Path) -> None:
-    first = Resumed(tmp_path)
+    @property
+    def in_timeline(self) -> dict[int, float]:
+        """The metric's values by epoch, as the report has them."""
+        return {epoch: values["loss"] for epoch, values in timeline.read(self.path).curves[TRAINING].items()}
+
+
+def test_a_resume_replaces_the_epochs_after_its_checkpoint_everywhere_but_in_mlflow(tmp_path: Path) -> None:
+    first = Started(tmp_path)
+    first.join(0)
     for epoch in range(1, 8):
-        first.end_epoch(epoch)  # and it is killed after its checkpoint of epoch 5
-    assert [step for step, metrics in first.written if "loss" in metrics] == [1, 2, 3, 4, 5, 6, 7]
-    second = Resumed(tmp_path)
+        first.end_epoch(epoch, 1.0 / epoch)  # and it is killed after its checkpoint of epoch 5
+    assert list(first.in_mlflow) == [1, 2, 3, 4, 5, 6, 7]
+    second = Started(tmp_path, resuming=True)
+    second.join(5, Restored(5, {"loss": 0.2}, Best(0.2, 5)))
+    assert second.lines == ["goes on after epoch 5; MLflow keeps epochs 6 to 7 of the attempt before"]
+    assert list(second.in_timeline) == [1, 2, 3, 4, 5]
+    second.end_epoch(6, 3.0)  # and it is killed again, before MLflow gets anything of it
+    assert not second.written
+    third = Started(tmp_path, resuming=True)
+    third.join(5, Restored(5, {"loss": 0.2}, Best(0.2, 5)))
     for epoch in (6, 7, 8):
-        second.end_epoch(epoch)
-    assert {step for step, _ in second.written} == {8, 32}, "the epoch, and its last optimizer step"
-    assert second.history.epoch == 8
-    assert list(timeline.read(tmp_path / "timeline.jsonl").curves[TRAINING]) == list(range(1, 9))
+        third.end_epoch(epoch, 2.0)
+    assert third.in_mlflow == {8: 2.0}, "what an earlier start has written is not written twice"
+    assert third.in_timeline == {1: 1.0, 2: 0.5, 3: 0.333333, 4: 0.25, 5: 0.2, 6: 2.0, 7: 2.0, 8: 2.0}
+    assert (third.history.epoch, third.history.metrics) == (8, {"loss": 2.0})
+
+
+def test_after_a_lost_worker_the_last_attempt_alone_counts(tmp_path: Path) -> None:
+    """A function without a checkpoint of its own begins again."""
+    run = Started(tmp_path)
+    run.join(0, notes=("a note",))
+    for epoch in range(1, 8):
+        run.end_epoch(epoch, 1.0 / epoch)
+        run._take(Saved(epoch, 0, 1.0 / epoch, best=True))
+    run.join(0, Restored(0, {}, None), notes=("a note", "another"))
+    assert run.lines == [
+        "a note",
+        "another",
+        "a worker was lost; the training goes on after epoch 0; MLflow keeps epochs 1 to 7 of the attempt before",
+    ]
+    assert (run.history.epoch, run.history.metrics, run.history.best) == (0, {}, None)
+    assert run.history.curve() == []
+    for epoch in (1, 2):
+        run.end_epoch(epoch, 5.0)
+    assert run.in_timeline == {1: 5.0, 2: 5.0}
+    assert run.history.metrics == {"loss": 5.0}
+    assert run.history.curve() == [5.0, 5.0]
+    assert list(run.in_mlflow) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_best_score_whose_checkpoint_went_with_the_workers_is_that_of_the_restored_one(tmp_path: Path) -> None:
+    run = Started(tmp_path)
+    run.join(0)
+    for epoch in (1, 2):
+        run.end_epoch(epoch, 1.0 / epoch)
+        run._take(Saved(epoch, 0, 1.0 / epoch, best=True))
+    run.join(1, Restored(1, {"loss": 1.0}, Best(1.0, 1)))
+    assert (run.history.epoch, run.history.best) == (1, Best(1.0, 1))
+
+
+def test_a_training_that_has_ended_stays_ended(tmp_path: Path) -> None:
+    run = Started(tmp_path, resuming=True)
+    run.join(0, Restored(2, {"loss": 1.0}, Best(1.0, 1), ended=True))
+    assert run.lines == ["has ended already"]
+    assert (run.history.epoch, run.history.best) == (2, Best(1.0, 1))

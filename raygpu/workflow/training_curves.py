@@ -1,0 +1,46 @@
+"""The curves of a production training: what its workers' reports become in MLflow and in `timeline.jsonl`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raygpu.records import timeline
+from raygpu.records.timeline import TRAINING, Timeline
+from raygpu.records.training_progress import History, Progress
+from raygpu.records.trial_writer import TrialWriter
+from raygpu.search.trials import EpochResult
+
+
+class TrainingCurves:
+    """Curves of the last attempt to train, in the timeline; MLflow keeps an epoch's values as it got them first."""
+
+    def __init__(self, path: Path, metric: str, history: History, writer: TrialWriter) -> None:
+        """Read how far earlier starts came. path: of the timeline. history: of the training."""
+        self._in_mlflow = timeline.read(path).furthest.get(TRAINING, 0)
+        """Last epoch that MLflow has, whether it still counts or not."""
+        self.timeline = Timeline(path, metric)
+        self._history, self._writer = history, writer
+
+    def go_back(self) -> str:
+        """Drop the epochs after that of the history, from which the workers go on; return a clause on those that
+        MLflow keeps, empty without any."""
+        epoch, last = self._history.epoch, self._in_mlflow
+        self.timeline.go_back(TRAINING, epoch)
+        self.timeline.flush()
+        if last <= epoch:
+            return ""
+        kept = f"epoch {last}" if last == epoch + 1 else f"epochs {epoch + 1} to {last}"
+        return f"; MLflow keeps {kept} of the attempt before"
+
+    def add(self, report: Progress) -> None:
+        """Write a report that the history has taken in."""
+        history, is_new = self._history, report.epoch > self._in_mlflow
+        if is_new and (metrics := history.curves()):
+            self._writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
+        if report.result is None:
+            return
+        if is_new:
+            self._writer.run_metrics(report.epoch, history.metrics)
+            self._in_mlflow = report.epoch
+        self.timeline.epochs(TRAINING, [EpochResult(report.epoch, history.metrics)])
+        self.timeline.flush()
