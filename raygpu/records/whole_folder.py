@@ -36,6 +36,12 @@ class WholeFolder:
         self._part.write(WHOLE, b"")
         self._settle()
 
+    def remove(self) -> None:
+        """Delete the content, the next one too."""
+        self._settle()
+        self._part.remove()
+        self.folder.remove()
+
     def _settle(self) -> None:
         """Move complete content to its place; an earlier process may have been killed before that."""
         if self._part.has(WHOLE):

@@ -44,6 +44,15 @@ def test_content_is_replaced_and_leaves_nothing_else(folder: WholeFolder) -> Non
         assert folder.folder.files() == ["state"]
 
 
+def test_content_is_removed_with_one_that_was_not_moved_yet(folder: WholeFolder) -> None:
+    folder.replace(lambda part: part.write("state", b"one"))
+    folder._part.write("state", b"two")
+    folder._part.write(WHOLE, b"")
+    folder.remove()
+    assert folder.content is None
+    assert folder.folder.parent.folders() == []
+
+
 def test_a_writing_that_ends_early_leaves_the_content_before(folder: WholeFolder) -> None:
     folder.replace(lambda part: part.write("state", b"one"))
 

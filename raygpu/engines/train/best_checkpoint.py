@@ -46,6 +46,10 @@ class BestCheckpoint:
         """Copy a checkpoint in the place of the copy; may be called again after it failed. path: as Ray gives it."""
         self._folder.replace(self.checkpoints.beside(path).copy_to)
 
+    def forget(self) -> None:
+        """Delete the copy, of an attempt to train that no longer counts."""
+        self._folder.remove()
+
     def recovered(self, noted: Best, uncopied: str | None, *, maximize: bool) -> Best | None:
         """Return the best score that is kept, after a copy that is missing was made; None if none is kept.
 

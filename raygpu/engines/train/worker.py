@@ -153,15 +153,28 @@ class _CheckpointManager:
             with checkpoint.as_directory() as folder:
                 self.training.load(Path(folder))
                 progress = json.loads((Path(folder) / PROGRESS).read_text())
-                self.score, self.metrics = progress["score"], progress.get("metrics", {})
-                if progress["best"] is not None:
-                    self.best = Best(progress["best"], progress.get("best_epoch", progress["epoch"]))
-                    self._recover(best, checkpoint.path if progress.get("is_best") else None)
-                ended = progress.get("ended", False) or progress["epoch"] >= self.task.epochs
-                self.restored = Restored(progress["epoch"], self.metrics, self.best, ended)
+            self._restore(progress, best, checkpoint.path)
         elif self.task.warm_start is not None:
             with fetched(Storage(self.task.warm_start)) as path:
                 self.training.load_parameters(path)
+
+    def _restore(self, progress: Mapping[str, Any], best: BestCheckpoint, path: str) -> None:
+        """Take in the history before a checkpoint. path: of the checkpoint.
+
+        A function goes on from its own state, of an earlier epoch or of none: the epochs after it do not count.
+        """
+        ended = progress.get("ended", False) or progress["epoch"] >= self.task.epochs
+        epoch = progress["epoch"] if ended else self.training.epoch
+        if epoch >= progress["epoch"]:
+            self.score, self.metrics = progress["score"], progress.get("metrics", {})
+        if progress["best"] is not None:
+            noted = Best(progress["best"], progress.get("best_epoch", progress["epoch"]))
+            if noted.epoch > epoch:
+                best.forget()
+            else:
+                self.best = noted
+                self._recover(best, path if progress.get("is_best") else None)
+        self.restored = Restored(epoch, self.metrics, self.best, ended)
 
     def _recover(self, best: BestCheckpoint, uncopied: str | None) -> None:
         """Make sure that the best score is one whose checkpoint is kept.

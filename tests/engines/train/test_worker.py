@@ -12,7 +12,7 @@ import ray.train
 
 from raygpu.engines.train import worker
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
-from raygpu.records.training_progress import Best, Progress
+from raygpu.records.training_progress import Best, Progress, Restored
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
 from raygpu.storage import Storage
@@ -31,11 +31,15 @@ def checkpoint(folder: Path, epoch: int, score: float, best: tuple[float, int] |
 class Resumed:
     """A worker that goes on in a folder of checkpoints, with one rank and no training."""
 
-    def __init__(self, checkpoints: Path, last: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, checkpoints: Path, last: Path, monkeypatch: pytest.MonkeyPatch, state_epoch: int | None = None
+    ) -> None:
+        """state_epoch: of a function's own state; None of an experiment, whose state is the checkpoint's."""
         monkeypatch.setattr(ray.train, "get_checkpoint", lambda: ray.train.Checkpoint.from_directory(last))
         context = SimpleNamespace(get_storage=lambda: SimpleNamespace(storage_fs_path=str(checkpoints)))
         monkeypatch.setattr(ray.train, "get_context", lambda: context)
-        training = SimpleNamespace(load=lambda folder: None, notes=[])
+        epoch = json.loads((last / "progress.json").read_text())["epoch"] if state_epoch is None else state_epoch
+        training = SimpleNamespace(load=lambda folder: None, notes=[], epoch=epoch)
         task = SimpleNamespace(epochs=6, warm_start=None, scoring=Scoring("loss", False))
         group = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None)
         manager = worker._CheckpointManager(task, group, training)  # type: ignore[arg-type]
@@ -44,6 +48,7 @@ class Resumed:
         self.best = manager.best
         assert manager.restored is not None
         assert manager.restored.best == manager.best
+        self.restored = manager.restored
 
 
 def kept(checkpoints: Path) -> str | None:
@@ -109,6 +114,35 @@ def test_a_best_checkpoint_without_a_noted_epoch_is_lost_by_its_score_alone(
     resumed = Resumed(tmp_path, last, monkeypatch)
     assert resumed.best == Best(kept_score, 3)
     assert bool(resumed.notes) == is_lost
+
+
+@pytest.mark.parametrize("state_epoch", [0, 2])
+def test_the_best_score_of_a_lost_attempt_of_a_function_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_epoch: int
+) -> None:
+    """Its epochs after its own last checkpoint are trained anew, and may come to other scores."""
+    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3))
+    checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
+    resumed = Resumed(tmp_path, last, monkeypatch, state_epoch)
+    assert resumed.restored == Restored(state_epoch, {}, None)
+    assert (resumed.notes, kept(tmp_path)) == ([], None)
+
+
+def test_the_best_score_up_to_a_function_s_own_checkpoint_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3))
+    checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
+    assert Resumed(tmp_path, last, monkeypatch, 3).restored == Restored(3, {}, Best(1.0, 3))
+    assert kept(tmp_path) == "epoch 3"
+
+
+def test_a_function_that_has_ended_keeps_its_history_without_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3), ended=True)
+    checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
+    assert Resumed(tmp_path, last, monkeypatch, 0).restored == Restored(5, {"loss": 2.0}, Best(1.0, 3), ended=True)
 
 
 def progress(epoch: int, loss: float | None, request: Any = "") -> Progress:
