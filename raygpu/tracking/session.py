@@ -344,9 +344,7 @@ class SweepSession(Session):
         written = kept_files(folder, best["trial_id"])
         best_files += [(written, "best/files")] if written is not None else []
         metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
-        if (earlier := ScoreOnTest.read(folder.read_run().get(TEST))) is not None:  # the one that MLflow has
-            metrics |= dict.fromkeys(earlier.metrics, math.nan)
-        metrics |= metrics_on_test(summary)
+        metrics |= metrics_on_test(folder, summary)
         tags |= {"raygpu.best_trial": best["trial_id"]}
         if best.get("standard_error") is not None:
             metrics["best/standard_error"] = best["standard_error"]
@@ -380,16 +378,18 @@ class TrainSession(Session):
             files.append((self.checkpoint, "checkpoint"))
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
-        metrics |= metrics_on_test(summary)
+        metrics |= metrics_on_test(self.folder, summary)
         # As of a sweep whose trials all diverged: no checkpoint has a finite score.
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
         return Ending(status, metrics, {}, files)
 
 
-def metrics_on_test(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the best model's metrics on the test data, `test/accuracy`; empty without test data."""
-    score = ScoreOnTest.read(summary.get(TEST))
-    return dict(score.metrics) if score is not None else {}
+def metrics_on_test(folder: RunDirectory, summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the best model's metrics on the test data, `test/accuracy`, NaN where MLflow has those of an earlier best
+    model alone; empty without test data."""
+    earlier, score = (ScoreOnTest.read(values.get(TEST)) for values in (folder.read_run(), summary))
+    stale = dict.fromkeys(earlier.metrics, math.nan) if earlier is not None else {}
+    return stale | (dict(score.metrics) if score is not None else {})
 
 
 def report_files(folder: RunDirectory) -> list[tuple[Path, str | None]]:

@@ -164,6 +164,7 @@ class TrainingRun:
     def _score_model(self, ended: TrainingOutcome) -> None:
         """Score the model of a training that has ended on the test data, if there is any; Ray is still there."""
         from raygpu.engines.cluster.scoring_worker import ScoringWork, scores_on_test
+        from raygpu.engines.train.best_checkpoint import best_of
 
         tested, trial, placing = self.found.test, self.prepared.trial, self.layout.placing
         if tested is None or ended.best is None or (ended.interrupted and not self.history.has_ended):
@@ -176,7 +177,8 @@ class TrainingRun:
             gpus=placing.gpus,
         )
         models, score = {trial.trial_id: (trial, ended.best.uri)}, partial(scores_on_test, work, tested)
-        self.on_test = scored_once(self.folder, tested, models, score, self.console.warn)
+        trained = {trial.trial_id: best_of(ended.best).epoch}  # a resume may find a better one
+        self.on_test = scored_once(self.folder, tested, models, score, self.console.warn, trained=trained)
 
     def _abandon(self, error: BaseException) -> None:
         from raygpu.engines.train.production import TrainingFailed

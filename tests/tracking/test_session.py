@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import SweepConfig
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
-from raygpu.tracking.session import SweepSession
+from raygpu.tracking.session import SweepSession, TrainSession
 
 
 def test_a_score_on_the_test_data_does_not_stay_beside_another_winner(tmp_path: Path) -> None:
@@ -21,6 +21,17 @@ def test_a_score_on_the_test_data_does_not_stay_beside_another_winner(tmp_path: 
     folder.write_run({TEST: earlier})
     assert math.isnan(session._ending(summary, interrupted=False).metrics["test/loss"])
     summary[TEST] = ScoreOnTest.of(4, {"t0001": {"loss": 0.3}}).as_dict()
+    assert session._ending(summary, interrupted=False).metrics["test/loss"] == 0.3
+
+
+def test_a_score_on_the_test_data_does_not_stay_beside_another_best_epoch_of_a_training(tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "mine")
+    session = TrainSession(TrainConfig(experiment="a:B", metric="accuracy", epochs=1), folder, None)
+    summary: dict[str, Any] = {"best": {"score": 0.9, "epoch": 1}}
+    assert "test/loss" not in session._ending(summary, interrupted=False).metrics
+    folder.write_run({TEST: ScoreOnTest.of(4, {"train": {"loss": 0.5}}).as_dict()})
+    assert math.isnan(session._ending(summary, interrupted=False).metrics["test/loss"])
+    summary[TEST] = ScoreOnTest.of(4, {"train": {"loss": 0.3}}).as_dict()
     assert session._ending(summary, interrupted=False).metrics["test/loss"] == 0.3
 
 

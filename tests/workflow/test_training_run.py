@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
+
+from raygpu.engines.train.production import TrainingOutcome
 from raygpu.engines.train.worker_reports import Joined, Saved
+from raygpu.experiment import Splits
 from raygpu.records import timeline
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import TRAINING
 from raygpu.records.training_progress import Best, History, Progress, Restored
 from raygpu.search.scoring import Scoring
-from raygpu.search.trials import EpochResult
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.storage import Storage
 from raygpu.workflow.training_curves import TrainingCurves
 from raygpu.workflow.training_run import TrainingRun
 
@@ -110,3 +118,31 @@ def test_a_training_that_has_ended_stays_ended(tmp_path: Path) -> None:
     run.join(0, Restored(2, {"loss": 1.0}, Best(1.0, 1), ended=True))
     assert run.lines == ["has ended already"]
     assert (run.history.epoch, run.history.best) == (2, Best(1.0, 1))
+
+
+def test_the_model_of_another_best_epoch_is_scored_on_the_test_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume with more epochs may find a better one; one that finds none looks at the test data no more."""
+    x, best = np.zeros((3, 1), np.float32), Storage(str(tmp_path / "best"))
+    run: Any = Started(tmp_path)
+    run.folder, run.found = RunDirectory.create(tmp_path, "mine"), SimpleNamespace(test=Splits(x, x, x, x), source=None)
+    run.config.gpu = SimpleNamespace(precision="fp32")
+    run.prepared = SimpleNamespace(trial=Trial("train", 0, {}))
+    run.layout = SimpleNamespace(placing=SimpleNamespace(cpus=1.0, gpus=1.0))
+    run.cluster = SimpleNamespace(travelled=lambda source: source)
+    epoch = 0
+    monkeypatch.setattr(
+        "raygpu.engines.cluster.scoring_worker.scores_on_test",
+        lambda work, tested, models: {name: {"loss": float(epoch)} for name in models},
+    )
+    scored = []
+    for epoch in (4, 4, 7):
+        best.write("progress.json", json.dumps({"score": 1.0 / epoch, "epoch": epoch}).encode())
+        run._score_model(TrainingOutcome(None, best, False))
+        scored.append((dict(run.on_test.metrics), dict(run.on_test.epochs), run.on_test.winners))
+    assert scored == [
+        ({"test/loss": 4.0}, {"train": 4}, 1),
+        ({"test/loss": 4.0}, {"train": 4}, 1),
+        ({"test/loss": 7.0}, {"train": 7}, 2),
+    ]
