@@ -45,11 +45,11 @@ from raygpu.planning.batch_balancing import (
     predict,
     reduce_shares,
 )
-from raygpu.planning.batch_shares import split_batch
+from raygpu.planning.batch_shares import split_batch, with_least
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.worker_devices import WorkerDevices, place_workers
 from raygpu.records.run_directory import RunDirectory
-from raygpu.training.distributed.batch_split import require_batch, spread
+from raygpu.training.distributed.batch_split import checked, require_batch, spread
 from raygpu.workflow import balance_results
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.run_folder import removed_if_failed
@@ -109,10 +109,11 @@ def run(
         console.details(cluster.detail_lines())
         simulated = any(device.uuid is None for device in cluster.devices)
         where = _placed(config, source.kind, cluster.nodes, simulated=simulated)
-        spread(_equal(config), where.ranks, problem.splits.samples_per_epoch)
+        plan = spread(_equal(config), where.ranks, problem.splits.samples_per_epoch)
+        plan = checked(_equal(config), plan, where.ranks, source, code, problem.splits)
         folder = RunDirectory.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
         with removed_if_failed(folder):
-            measuring = _Measuring(config, prepared, problem, cluster, where, folder, console)
+            measuring = _Measuring(config, prepared, problem, cluster, where, folder, console, plan.parallel.least)
             cluster.require(folder.shared)
             verdict = measuring.verdict()
     return _finish(measuring, source_folder, verdict, write)
@@ -156,6 +157,8 @@ class _Measuring:
     where: WorkerDevices
     folder: RunDirectory
     console: LiveConsole
+    least: int
+    """Smallest number of samples on which the model can be trained at once."""
     places: list[int] = field(default_factory=list)
     """Each rank's device, by its index."""
     readings: dict[int, Any] = field(default_factory=dict)
@@ -217,7 +220,7 @@ class _Measuring:
                 batch = self.configured
                 curves = benchmark.around(around(max(1, batch // self.where.ranks), batch), say)
             level = level_groups(curves, alike(curves))
-            return curves, balance_shares(level, self._whole(level)).shares
+            return curves, tuple(with_least(balance_shares(level, self._whole(level)).shares, self.least))
         except ValueError as error:
             raise RaygpuError(f"global_batch: {error}") from error
         finally:
@@ -234,8 +237,8 @@ class _Measuring:
     def _short_trainings(self) -> ShortTrainings:
         from raygpu.engines.profiling.short_trainings import ShortTrainings
 
-        checkpoints = self.folder.shared_checkpoints
-        return ShortTrainings(self.config, self._workload(), self.cluster, self.where, checkpoints, self.console.line)
+        checkpoints, say = self.folder.shared_checkpoints, self.console.line
+        return ShortTrainings(self.config, self._workload(), self.cluster, self.where, checkpoints, say, self.least)
 
     def _workload(self) -> Workload:
         return Workload(self.found.source, self.found.splits, self.prepared.trial, self.config.gpu.precision)

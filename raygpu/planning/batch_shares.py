@@ -42,6 +42,18 @@ def split_batch(total: int, ratios: Sequence[float], most: Sequence[float] | Non
     return [settled[i] for i in range(len(ratios))]
 
 
+def with_least(shares: Sequence[int], least: int) -> list[int]:
+    """Move samples from the largest shares to those below `least`. Raises ValueError if there are too few samples."""
+    shares = list(shares)
+    while min(shares) < least:
+        largest = max(range(len(shares)), key=shares.__getitem__)
+        if shares[largest] <= least:
+            raise ValueError(f"{sum(shares)} samples for {len(shares)} devices; each needs {least} at least")
+        shares[shares.index(min(shares))] += 1
+        shares[largest] -= 1
+    return shares
+
+
 def _largest_remainder(total: int, ratios: Sequence[float]) -> list[int]:
     exact = [total * ratio / sum(ratios) for ratio in ratios]
     shares = [math.floor(share) for share in exact]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.planning.batch_shares import LAG, ShareBalancer, parts, split_batch
+from raygpu.planning.batch_shares import LAG, ShareBalancer, parts, split_batch, with_least
 
 counts = st.integers(1, 300)
 
@@ -49,6 +49,13 @@ def test_shares_add_up_within_what_each_holds(ratios: list[float], more: int, da
 
 def test_what_one_cannot_hold_the_others_get_in_their_ratios() -> None:
     assert split_batch(100, (6, 3, 1), (30, math.inf, math.inf)) == [30, 53, 17]
+
+
+def test_no_share_is_below_what_each_device_needs() -> None:
+    assert with_least([10, 1, 5], 2) == [9, 2, 5]
+    assert with_least([3, 3], 3) == [3, 3]
+    with pytest.raises(ValueError, match="4 samples for 2 devices; each needs 3 at least"):
+        with_least([3, 1], 3)
 
 
 def test_fewer_samples_than_devices() -> None:

@@ -21,6 +21,7 @@ from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.training_progress import Progress
 from raygpu.search.scoring import Scoring
 from raygpu.storage import Storage
+from raygpu.training.distributed.batch_split import spread
 from raygpu.training.distributed.coordinator import FIRST
 from raygpu.training.distributed.ranks import ParallelSettings
 
@@ -77,7 +78,8 @@ class _Steady:
 class ShortTrainings:
     """Short trainings of one set of hyper-parameters on all devices, by turns in one Ray Train job. To be closed.
 
-    checkpoints: storage that every node sees, for the job's own files.
+    checkpoints: storage that every node sees, for the job's own files. least: smallest number of samples on which the
+    model can be trained at once.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class ShortTrainings:
         where: WorkerDevices,
         checkpoints: Storage,
         say: Callable[[str], None],
+        least: int = 1,
     ) -> None:
         self.config = config
+        self.least = least
         self.workload = workload
         self.cluster = cluster
         self.where = where
@@ -167,7 +171,7 @@ class ShortTrainings:
             epochs=EPOCHS,
             precision=self.workload.precision,
             threads=max(1, int(self.where.cpus)),
-            parallel=ParallelSettings(global_batch, config.accumulate, compile=config.compile),
+            parallel=self._parallel(global_batch),
             devices=self.cluster.places(),
             scoring=Scoring(config.metric, config.maximize),
             checkpoint_epochs=EPOCHS,
@@ -175,6 +179,18 @@ class ShortTrainings:
             shared=self.where.shared,
             simulated=self.where.simulated,
         )
+
+    def _parallel(self, global_batch: int) -> ParallelSettings:
+        """Return the settings with which raygpu.train takes such a batch, in as many parts; the learning rate is that
+        of the hyper-parameters: a short training has no time to rise to a scaled one."""
+        assert self.workload.splits is not None
+        values = dict(self.workload.trial.hyperparameters)
+        config = self.config.model_copy(
+            update={"ratios": "equal", "lr_scaling": "none", "changes": [], "hyperparameters": values}
+        )
+        samples = max(global_batch, self.workload.splits.samples_per_epoch)  # they are repeated to fill an epoch
+        parallel = spread(config, self.where.ranks, samples, global_batch=global_batch).parallel
+        return replace(parallel, least=self.least)
 
     def _look(self) -> None:
         self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}

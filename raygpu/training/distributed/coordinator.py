@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from raygpu.planning.batch_shares import ShareBalancer, parts
+from raygpu.planning.batch_shares import ShareBalancer, parts, with_least
 from raygpu.planning.batches import batch_bounds
 from raygpu.planning.noise_scale import NoiseEstimator, NoiseScale
 from raygpu.records.training_progress import ControlRequest
@@ -99,14 +99,7 @@ class Coordinator:
 
     def _split(self, total: int) -> list[int]:
         """Return the samples of each rank, none with fewer than the model needs."""
-        shares, least = self.balancer.split(total), self.parallel.least
-        while min(shares) < least:
-            largest = max(range(len(shares)), key=shares.__getitem__)
-            if shares[largest] <= least:
-                raise ValueError(f"{total} samples for {len(shares)} devices; each needs {least} at least")
-            shares[shares.index(min(shares))] += 1
-            shares[largest] -= 1
-        return shares
+        return with_least(self.balancer.split(total), self.parallel.least)
 
     def bounds(self, num_samples: int) -> list[tuple[int, int]]:
         """Return the start and end of each global batch of an epoch."""
