@@ -29,6 +29,11 @@ def join_batch_norm(model: nn.Module, device: torch.device) -> tuple[nn.Module, 
     return model, [f"{cause}; there each rank normalises its share by itself"] if apart else []
 
 
+def has_joint_norm(model: nn.Module) -> bool:
+    """Return whether a layer exchanges statistics with the other ranks, in the forward and in the backward pass."""
+    return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+
+
 def _synchronized(model: nn.Module) -> nn.Module:
     """Convert BatchNorm to one over all ranks' samples; subclasses of torch's layers stay as they are."""
     if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):

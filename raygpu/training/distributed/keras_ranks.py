@@ -78,6 +78,8 @@ class KerasParallel(ParallelTraining):
 
     def _note_batch_norm(self) -> None:
         layers = batch_norms(self.solo.model)
+        if self.ranks.world > 1 and any(layer.synchronized for layer in layers):
+            self._wait_in_steps("synchronized BatchNormalization")
         if layers and self.parallel.accumulate > 1:
             self.notes.append("BatchNormalization: each part of a batch is normalised by itself")
         elif self.ranks.world > 1 and not all(layer.synchronized for layer in layers):

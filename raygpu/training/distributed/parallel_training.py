@@ -17,6 +17,11 @@ from raygpu.training.distributed.coordinator import Coordinator, Norm, RankRepor
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.hyperparameters import OptimizerSettings
 
+NO_OWN_SPEED = (
+    "ratios: auto: {layers} waits for the other devices within each step, so no device's own speed is known, and the"
+    " shares stay as they are; raygpu balance finds better ones before a training"
+)
+
 
 class ParallelTraining(ProductionTraining, ABC):
     """One process' part of a data-parallel training; all processes make the same calls."""
@@ -47,6 +52,8 @@ class ParallelTraining(ProductionTraining, ABC):
         """Lines for a person on differences from a training on one device."""
         self._bounds = self.coordinator.bounds(samples_per_epoch)
         self._train_s = 0.0
+        self._waits_in_steps = False
+        """Whether layers wait for the other devices within a step: no device's own speed is known then."""
 
     def advance(self) -> Progress | None:
         """Train until the next exchange, at the end of an epoch at the latest; return None once the training has
@@ -56,6 +63,12 @@ class ParallelTraining(ProductionTraining, ABC):
         started = time.perf_counter()
         self.take_steps(len(self._bounds))
         return self._exchange(time.perf_counter() - started)
+
+    def _wait_in_steps(self, layers: str) -> None:
+        """Note that the steps of this model wait for the other devices. layers: name of those that do."""
+        self._waits_in_steps = True
+        if self.parallel.auto_shares:
+            self.notes.append(NO_OWN_SPEED.format(layers=layers))
 
     def take_steps(self, most: int) -> None:
         """Take steps until the next exchange or the end of the epoch, `most` at most."""
@@ -128,8 +141,9 @@ class ParallelTraining(ProductionTraining, ABC):
         return {}
 
     def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
-        """Return the samples/s of a rank's device alone; None without seconds. seconds: of steps on whole batches."""
-        return self.coordinator.shares[rank] / median(seconds) if seconds else None
+        """Return the samples/s of a rank's device alone; None if that is not known. seconds: of steps on whole
+        batches."""
+        return self.coordinator.shares[rank] / median(seconds) if seconds and not self._waits_in_steps else None
 
     def _state(self) -> dict[str, Any]:
         """Return the state of a training within an epoch, beside model, optimizer and random states."""

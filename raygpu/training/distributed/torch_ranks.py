@@ -24,7 +24,7 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.training.distributed.buffer_broadcast import BufferBroadcast
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.gradients import broadcast_initial_state
-from raygpu.training.distributed.joint_batch_norm import join_batch_norm
+from raygpu.training.distributed.joint_batch_norm import has_joint_norm, join_batch_norm
 from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.rank_generators import drawn_alike, generators, seed_rank, set_generators
@@ -111,6 +111,8 @@ class TorchParallel(ParallelTraining):
     def _join_batch_norm(self) -> None:
         self.solo.model, lines = join_batch_norm(self.solo.model, self.solo.device)
         self.notes += lines
+        if has_joint_norm(self.solo.model):
+            self._wait_in_steps("SyncBatchNorm")
 
     @cached_property
     def _gradient(self) -> RanksGradient | RanksTurnGradient:

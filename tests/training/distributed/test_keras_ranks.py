@@ -14,6 +14,7 @@ import pytest
 from raygpu import KerasExperiment, Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.training.distributed.parallel_training import NO_OWN_SPEED
 from raygpu.training.distributed.ranks import ParallelSettings
 from tests.keras_cases import KerasOverflowingSamples
 from tests.ranks import compute_in, on_keras_ranks
@@ -88,6 +89,17 @@ def training(
     with ranks.strategy.scope():
         experiment = experiment()
     return KerasParallel(experiment, splits, trial, settings, parallel, ranks, request=lambda: request)  # type: ignore[arg-type,return-value]
+
+
+class Joint(Mlp):
+    """Its BatchNormalization is of the samples of all devices, which wait for each other in it."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = keras.layers
+        inner = [layers.Dense(hp["hidden"]), layers.BatchNormalization(synchronized=True), layers.Dense(10)]
+        return keras.Sequential([layers.Input((64,)), *inner])
 
 
 def parameters(own: Any) -> np.ndarray:
@@ -206,6 +218,21 @@ def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_been(tmp_path: Pat
         assert np.array_equal(again, whole)
         assert any("BatchNormalization" in note for note in notes)
         assert states == [3] * local, "Dropout's, the experiment's own, and the one of keras.random"
+
+
+def joint(ranks: Any) -> Any:
+    """The speeds of the devices alone, and the notes."""
+    own = training(ranks, ParallelSettings(50, auto_shares=True), Joint, epochs=1)
+    rates = set()
+    while (progress := own.advance()) is not None:
+        rates |= {*progress.rates, progress.efficiency}
+    return rates, own.notes
+
+
+def test_devices_that_wait_for_each_other_in_a_layer_have_no_own_speed() -> None:
+    ((rates, notes),) = on_keras_ranks(1, joint, local=2)
+    assert rates == {None}
+    assert NO_OWN_SPEED.format(layers="synchronized BatchNormalization") in notes
 
 
 def another_batch(ranks: Any, folder: str) -> str:
