@@ -100,16 +100,25 @@ class _Bucket:
 class GradientSum:
     """Sums the gradients of all ranks. All ranks make the same calls."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, *, copies: bool = False) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        ranks: Ranks,
+        *,
+        copies: bool = False,
+        overlaps: bool | None = None,
+    ) -> None:
         """copies: whether each gradient has memory of its own, which takes as much again; otherwise it lies in that of
-        the sum, which the next step overwrites."""
+        the sum, which the next step overwrites. overlaps: False where the backward pass has messages of its own, as
+        SyncBatchNorm's: a rank that takes another branch would begin sums at another place among them, for which the
+        ranks then wait for ever."""
         self._ranks, self._copies = ranks, copies
         self._buckets = _buckets(parameters)
         self._order = list(range(len(self._buckets)))
         """Order in which the buckets are summed: on every rank the same."""
         self._next = 0
         """Index in `_order` of the bucket whose sum begins next."""
-        self._overlaps: bool | None = None
+        self._overlaps = overlaps
         """Whether sums begin during the backward pass; None before the first pass, which sets their order."""
         self._listens = self._is_first = False
         self._arrivals: list[int] = []

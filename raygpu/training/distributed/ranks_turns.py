@@ -25,7 +25,7 @@ class RanksTurnGradient(TurnGradient):
     """Computes the gradient of each turn as that of the whole batch. All ranks make the same calls.
 
     stopwatch: stands still while this rank waits for the others. replicas: of the ranks' models; None of one rank.
-    copies: see `GradientSum`.
+    copies, joint_norm: see `RanksGradient`.
     """
 
     def __init__(
@@ -38,11 +38,12 @@ class RanksTurnGradient(TurnGradient):
         replicas: Replicas | None,
         *,
         copies: bool = False,
+        joint_norm: bool = False,
     ) -> None:
         super().__init__(take_unfrozen)
         self._ranks, self._device, self._stopwatch, self._replicas = ranks, device, stopwatch, replicas
         self._gradients = {
-            name: RanksGradient(parameters, ranks, device, copies=copies)
+            name: RanksGradient(parameters, ranks, device, copies=copies, joint_norm=joint_norm)
             for name, parameters in optimizer.parameters_by_name.items()
         }
         self._own, self._share = 1, 1.0

@@ -122,13 +122,13 @@ class TorchParallel(ParallelTraining):
 
     def _step_gradient(self) -> RanksGradient | RanksTurnGradient:
         solo = self.solo
-        copies = keeps_gradients(solo.optimizer)
+        options = {"copies": keeps_gradients(solo.optimizer), "joint_norm": self._waits_in_steps}
         if not isinstance(solo.optimizer, SeveralOptimizers):
-            return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device, copies=copies)
+            return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device, **options)
         if self.parallel.accumulate > 1:
             raise ValueError("accumulate: several optimizers take turns with whole batches; leave it out")
         return RanksTurnGradient(
-            solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen, self._replicas, copies=copies
+            solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen, self._replicas, **options
         )
 
     # An epoch

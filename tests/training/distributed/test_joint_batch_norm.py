@@ -1,11 +1,26 @@
-"""BatchNorm over all ranks' samples."""
+"""BatchNorm over all ranks' samples: what it is, and what a training of several ranks does otherwise with it."""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from collections.abc import Mapping
+from typing import Any
 
-from raygpu.training.distributed.joint_batch_norm import NOT_JOINED, join_batch_norm
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from raygpu import Mean, Splits, TorchExperiment
+from raygpu.training.distributed.joint_batch_norm import NOT_JOINED, has_joint_norm, join_batch_norm
+from raygpu.training.distributed.parallel_training import NO_OWN_SPEED
+from raygpu.training.distributed.ranks import ParallelSettings
+from raygpu.training.distributed.ranks_gradient import NO_GRADIENT
+from tests.models import few
+from tests.ranks import on_ranks
+from tests.training.distributed.parts import parameters, training
+
+HP = {"lr": 0.05, "batch_size": 30}
 
 
 class OwnNorm(nn.BatchNorm1d):
@@ -14,8 +29,97 @@ class OwnNorm(nn.BatchNorm1d):
 
 def test_a_norm_that_is_not_joined_is_told() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Sequential(OwnNorm(4)), nn.InstanceNorm1d(4))
+    assert not has_joint_norm(model)
     joined, lines = join_batch_norm(model, torch.device("cuda"))
     assert isinstance(joined[1], nn.SyncBatchNorm)
+    assert has_joint_norm(joined)
     assert [line for line in lines if "2.0, OwnNorm" in line] == lines != []
     assert join_batch_norm(nn.Sequential(nn.BatchNorm1d(4)), torch.device("cuda"))[1] == []
     assert join_batch_norm(model, torch.device("cpu"))[1] == [NOT_JOINED]
+
+
+class _Exchanged(torch.autograd.Function):
+    """The identity, with a message between the ranks in the forward and in the backward pass, as of SyncBatchNorm."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(inputs.mean(0))
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        dist.all_reduce(gradients[0].mean(0))
+        return gradients[0]
+
+
+class _Joint(nn.SyncBatchNorm):
+    """A layer that exchanges on a CPU, where torch's own does not."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training:  # rank 0 evaluates alone
+            return input
+        exchanged: torch.Tensor = _Exchanged.apply(input)
+        return exchanged
+
+
+class _Branching(nn.Module):
+    """Only rank 0 takes a branch after the joint layer, whose gradients fill a bucket of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last, self.wide = (
+            nn.Linear(64, 16),
+            _Joint(16),
+            nn.Linear(16, 10),
+            nn.Linear(16, 20_000),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.first(x))
+        aside = self.wide(x).mean() if self.training and dist.get_rank() == 0 else 0.0
+        outputs: torch.Tensor = self.last(x) + aside
+        return outputs
+
+
+class Branching(TorchExperiment):
+    def data(self) -> Splits:
+        return few(90, 16)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return _Branching()
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return Mean(functional.cross_entropy(outputs, targets, reduction="sum"), len(targets))
+
+
+def trained(ranks: Any, parallel: ParallelSettings) -> tuple[list[torch.Tensor], list[Any], list[str]]:
+    own = training(Branching(), Branching().data(), HP, parallel, ranks)
+    rates, efficiencies = [], []
+    while (progress := own.advance()) is not None:
+        rates += progress.rates
+        efficiencies.append(progress.efficiency)
+    found = parameters(own), [*rates, *efficiencies], own.notes
+    own.close()
+    return found
+
+
+def test_ranks_with_joint_layers_take_other_branches_and_have_no_own_speed() -> None:
+    (first, speeds, notes), (second, _, _) = on_ranks(2, trained, ParallelSettings(30, auto_shares=True))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert set(speeds) == {None}
+    assert NO_OWN_SPEED.format(layers="SyncBatchNorm") in notes
+
+
+def without_gradient(ranks: Any) -> str:
+    """What is raised before any rank waits for the other."""
+    own = training(Branching(), Branching().data(), HP, ParallelSettings(30), ranks)
+    gradient: Any = own._gradient
+    gradient.begin(15, 0.5)
+    with pytest.raises(ValueError, match="without a gradient") as caught:
+        gradient.add(Mean(torch.zeros(()), 0.0), 15, last=True)
+    own.close()
+    return str(caught.value)
+
+
+def test_a_loss_without_a_gradient_on_one_rank_is_refused() -> None:
+    assert on_ranks(2, without_gradient) == [NO_GRADIENT] * 2
