@@ -95,6 +95,8 @@ def _predicted_lines(decision: Decision) -> list[str]:
     predictions = "; ".join(option.told() for option in options)
     if len(options) > 1 and options[1].within_noise_of(options[0]):
         predictions += "; the first two are within noise of each other"
+    if options[0].wall_s > min(option.wall_s for option in options):
+        predictions += "; the first is taken, as a search learns more from trials drawn one by one than in generations"
     return [*notes, f"plan: predicted time of the trials, by a {estimates.source}: {predictions}"]
 
 

@@ -205,6 +205,8 @@ def _option(
         wall_s += max(_start_s(group.profile, way, n) for group in groups)
     if any(fused):
         wall_s += max(_start_s(group.profile, "fused", 1) for group in groups)
+    if any(fused) and not all(fused):  # workers of one share end before those of the other start
+        wall_s += 2 * WORKER_S * (max(_generations(group.size) for group in groups) - 1)
     for group, array in zip(groups, fused, strict=True):
         group_s = _fused_s(group, room, num_gpus) if array else _packed_s(group, way, n, num_gpus)
         own_way: Way = "fused" if array else way
@@ -214,6 +216,11 @@ def _option(
         gibs.append(_gib(group.profile, own_way, number))
     peaks_gib = [gib for gib in gibs if gib is not None]
     return Option(way, n, fused, wall_s, max(peaks_gib, default=None), bound, off_s)
+
+
+def _generations(size: Size) -> int:
+    """Return the number of times that trials are given out: one, unless the search asks for generations."""
+    return math.ceil(size.trials / size.of("fused"))
 
 
 def _off(profile: Profile, way: Way, n: int) -> float:

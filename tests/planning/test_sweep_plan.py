@@ -10,7 +10,7 @@ import pytest
 
 from raygpu.cli.plan_view import decision_lines
 from raygpu.config import SweepConfig
-from raygpu.config.sections import ClusterSection, SweepClusterSection
+from raygpu.config.sections import ClusterSection, SearchSection, SweepClusterSection
 from raygpu.errors import BadInput
 from raygpu.planning.estimates import Estimates, Hardware
 from raygpu.planning.gpu_shares import ArrayPlan, Node, Plan
@@ -55,6 +55,28 @@ def test_arrays_that_are_preferred_are_taken_where_nothing_is_measured(
 ) -> None:
     decision = decide(hardware, config(), 32, [replace(GROUPS[0], reason=None)], "fused", measured)
     assert (decision.mode, decision.predicted) == (chosen, {})
+
+
+@pytest.mark.parametrize(
+    ("search", "fused_rate", "mode"),
+    [
+        ({"algorithm": "random"}, 300, "fused"),
+        ({"algorithm": "tpe"}, 300, "process"),
+        ({"algorithm": "tpe"}, 900, "fused"),
+        ({"algorithm": "tpe", "generation": 8}, 300, "fused"),
+        ({"algorithm": "cmaes"}, 300, "fused"),
+    ],
+)
+def test_arrays_of_a_search_that_learns_repay_what_their_generations_do_not_teach(
+    search: dict[str, Any], fused_rate: float, mode: str
+) -> None:
+    sweep = config().model_copy(update={"search": SearchSection.model_validate(search)})
+    measured = estimates(process={1: 100, 2: 250}, fused={8: fused_rate})
+    decision = decide(SIMULATED, sweep, 32, [replace(GROUPS[0], reason=None)], "fused", measured)
+    fastest = min(decision.predicted["wall_s"].values())
+    assert (decision.mode, decision.predicted["wall_s"]["fused"] == fastest) == (mode, True)
+    lines = "\n".join(decision_lines(decision, sweep, SIMULATED, drawn=not sweep.search.learns))
+    assert ("the first is taken" in lines) == (mode == "process")
 
 
 @pytest.mark.parametrize(

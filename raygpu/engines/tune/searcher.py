@@ -138,12 +138,20 @@ class ArraySearcher(Searcher):
         self.waiting = self._requests(drawn)
 
     def _requests(self, trials: Sequence[Trial]) -> list[ArrayRequest]:
-        """Return requests for these trials: in fused mode the arrays, the widest first, and then the trials alone."""
+        """Return requests for these trials: in fused mode the arrays, the widest first, and then the trials alone.
+
+        The few lone ones of a generation become arrays too: for a trial with another share of the GPU, the arrays'
+        worker would end, and start anew for the next generation.
+        """
         if self.live.grouper is None:
             return [ArrayRequest((trial.trial_id,), fused=False) for trial in trials]
         assert isinstance(self.plan, ArrayPlan)
         groups = self.live.grouper.groups(trials)
         arrays = array_members(groups, self.plan.arrays.slots, self.plan.members)
+        lone = [] if self.drawn else [group for group in groups if self.live.grouper.may_be_array(group)]
+        if len(lone) <= sum(len(names) for names in arrays):
+            groups = [replace(group, reason=None) if group in lone else group for group in groups]
+            arrays += [(group.trials[0].trial_id,) for group in lone]
         requests = [ArrayRequest(names, fused=True) for names in arrays]
         alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
         return [*requests, *(ArrayRequest((name,), fused=False) for name in sorted(alone, key=Trial.order))]

@@ -23,7 +23,7 @@ from raygpu.search.generations import Generations
 from raygpu.search.repeats import Repeats, Repetition
 from raygpu.search.samplers import DrawnTrials, OptunaSampler
 from raygpu.search.scoring import Scoring
-from raygpu.search.signature import Group, Signature
+from raygpu.search.signature import ITS_OWN, Group, Signature
 from raygpu.search.space import parse
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.fused.groups import TorchGrouper
@@ -99,6 +99,37 @@ def test_trials_alone_come_in_the_order_of_the_search() -> None:
     searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     assert searcher.suggest("tune-0")["trial_ids"] == ["t9999"]
     assert [request.trial_ids for request in searcher.waiting] == [("t10000",), ("t10001",)]
+
+
+class OneIsLone(TorchGrouper):
+    """The last trial has a signature of its own, whose kind has passed a dry run."""
+
+    def __init__(self) -> None:
+        pass
+
+    def groups(self, trials: Any) -> list[Group]:
+        alike = Group(Signature((("hidden", "4"),)), list(trials[:-1]))
+        return [alike, Group(Signature((("hidden", "8"),)), list(trials[-1:]), ITS_OWN)]
+
+    def may_be_array(self, group: Group) -> bool:
+        return group.reason == ITS_OWN
+
+
+@pytest.mark.parametrize(
+    ("count", "drawn", "arrays"),
+    [(4, False, [3, 1]), (4, True, [3])],
+)
+def test_a_lone_trial_of_a_generation_has_the_share_of_an_array(count: int, drawn: bool, arrays: list[int]) -> None:
+    trials = [Trial(Trial.name(i), i, {}) for i in range(count)]
+    one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, count)
+    shares = RetryShares(one_gpu, lambda trial: Signature(()))
+    live = LiveSweep(sweep_context(Records(count, Scoring("accuracy", True), [], 1)), shares, OneIsLone(), None)
+    two = plan([Node(8, 1, 100)], {"": Choice(Share(2), "")}, count)
+    searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, two), DeviceSlots(one_gpu), drawn=drawn)
+    first = searcher.suggest("tune-0")
+    requests = [(len(first["trial_ids"]), first["fused"]), *((len(r.trial_ids), r.fused) for r in searcher.waiting)]
+    assert [size for size, fused in requests if fused] == arrays
+    assert sum(size for size, _ in requests) == count
 
 
 class Told:
