@@ -232,13 +232,14 @@ def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) ->
 
 
 def _members_in_time(config: SweepConfig, num_trials: int, best: Option | None) -> int | None:
-    """Return the largest number of members of an array of which two fit into the time budget; None for all trials."""
+    """Return the largest number of members of an array of which each group has two within the time budget; None for
+    all trials. The budget ends arrays of the last group that are as wide as it allows before their first result."""
     budget_s = config.time_budget_s
     if best is None or not any(best.fused) or config.population.interval is not None:
         return None
     if budget_s is None or best.wall_s <= budget_s:
         return None
-    return max(FEWEST_MEMBERS, math.floor(num_trials * budget_s / best.wall_s / 2))
+    return max(FEWEST_MEMBERS, math.floor(num_trials * budget_s / best.wall_s / 2 / sum(best.fused)))
 
 
 def _shared(packed: Plan) -> bool:

@@ -100,18 +100,21 @@ def test_the_plan_says_when_packed_trials_run_under_mps(
     assert lines == ([] if why is None else [told])
 
 
+@pytest.mark.parametrize("num_groups", [1, 4])
 @pytest.mark.parametrize("budget", [None, 2.0, 0.25, 1e-4])
-def test_two_arrays_fit_into_a_time_budget(budget: float | None) -> None:
+def test_two_arrays_of_each_group_fit_into_a_time_budget(budget: float | None, num_groups: int) -> None:
     """budget: as a multiple of the predicted time."""
     wanted = config(mode="fused").model_copy(update={"trials": 1024})
-    groups = [Group(ONE, [Trial(Trial.name(i), i, {}) for i in range(1024)])]
+    trials = [Trial(Trial.name(i), i, {}) for i in range(1024)]
+    signatures = [Signature((("hidden", str(number)),)) for number in range(num_groups)]
+    groups = [Group(signature, trials[place::num_groups]) for place, signature in enumerate(signatures)]
     measured = estimates(process={1: 100}, fused={1: 90, 64: 25_000})
     whole_s = decide(SIMULATED, wanted, 1024, groups, "fused", measured).options[0].wall_s
     limited = wanted.model_copy(update={"time_budget_s": None if budget is None else budget * whole_s})
     decision = decide(SIMULATED, limited, 1024, groups, "fused", measured)
     assert decision.mode == "fused"
     assert isinstance(decision.plan, ArrayPlan)
-    assert decision.plan.members == {None: None, 2.0: None, 0.25: 1024 // 8, 1e-4: 8}[budget]
+    assert decision.plan.members == {None: None, 2.0: None, 0.25: 128 // num_groups, 1e-4: 8}[budget]
     said = [line for line in decision_lines(decision, limited, SIMULATED, drawn=True) if "the sweep ends" in line]
     ends = "at the latest" if budget == 2.0 else "before its last trials"
     assert [ends in line for line in said] == ([True] if budget is not None else [])
