@@ -135,7 +135,7 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
     if generations is not None and (used := generations.end(0) * first_round(config)) < made.slots:
         first = "" if generations.largest == generations.end(0) else " at first"
         lines.append(
-            f"plan: {_generations(config, generations)} at a time, so {used} of {made.slots} places are used{first}; a"
+            f"plan: {_generations(config, generations)} at a time, so {used} of {made.slots} slots are used{first}; a"
             " larger --search.generation uses more and learns less"
         )
     return lines
@@ -289,7 +289,7 @@ def architecture_lines(found: Architectures | None, *, drawn: bool) -> list[str]
     endless = ""
     if found.endless:
         verb = "has" if len(found.endless) == 1 else "have"
-        endless = f"; {', '.join(found.endless)} {verb} no end of values, which a short choice would mend"
+        endless = f"; {', '.join(found.endless)} {verb} no end of values, which a choice of few values would fix"
     return [
         f"plan: {found.num_trials} trials {have} {found.num_signatures} signatures, by {by}{possible}: only equal ones"
         f" share an array, so {width} trials on average where one signature would allow {found.num_trials}{endless}"
