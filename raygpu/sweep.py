@@ -85,7 +85,8 @@ def run(
         source, code = find(config, source_folder)
         if starting is not None:
             starting.trains(source)
-        user_code = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
+        # This imports torch or TensorFlow, while Ray's processes start.
+        user_code = problem(prepared, source, code, is_new=resume is None)
         console.lines(user_code.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, user_code.splits, user_code.folds)

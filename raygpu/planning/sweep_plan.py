@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -165,10 +166,13 @@ def decide(
         alone: dict[Signature, str] = {}
         if config.gpu.mode == "auto" and best is not None:
             faster_alone = [group for group, fused in zip(groups, best.fused, strict=True) if not fused]
-            alone = dict.fromkeys((group.signature for group in faster_alone), FASTER_ALONE)
-            groups = [replace(group, reason=group.reason or alone.get(group.signature)) for group in groups]
+            alone = dict.fromkeys((group.signature.without_folds for group in faster_alone), FASTER_ALONE)
+            groups = [
+                replace(group, reason=group.reason or alone.get(group.signature.without_folds)) for group in groups
+            ]
         both = make_fused_plan(hardware.nodes, config, num_trials, choices, mps=mps)
-        both = replace(both, members=_members_in_time(config, num_trials, best))
+        sizes = [len(group.trials) for group, fused in zip(groups, best.fused, strict=True) if fused] if best else []
+        both = replace(both, members=_members_in_time(config, num_trials, best, sizes))
         return Decision(both, groups, estimates, options, alone, mps and _shared(both.alone))
     packed = make_plan(hardware.nodes, config, num_trials, choices, mps=mps)
     return Decision(packed, groups, estimates, options, {}, mps and _shared(packed))
@@ -187,15 +191,19 @@ def _options(hardware: Hardware, config: SweepConfig, groups: Sequence[Group], e
     options = cost_model.options(
         parts, FreeMemory.of(alike, _least_free_gib(alike)), _num_gpus(hardware, config), ways, asked
     )
-    wanted = [option for option in options if _asked_for(option, config.gpu.mode)] or options
-    if draws_singly(config):
-        wanted.sort(key=lambda option: option.wall_s * (LEARNS_MORE if any(option.fused) else 1.0))
-    return wanted
+    return best_first([option for option in options if _asked_for(option, config.gpu.mode)] or options, config)
 
 
-def draws_singly(config: SweepConfig) -> bool:
-    """Return whether the search would draw each trial by all results so far in process mode."""
-    return config.search.learns and Generations.of(config, in_arrays=False) is None
+def best_first(options: Sequence[Option], config: SweepConfig) -> list[Option]:
+    """Return the options by their predicted time, and by what a search learns in them."""
+    ratio = generations_ratio(config)
+    return sorted(options, key=lambda option: option.wall_s * (ratio if option.is_in_generations else 1.0))
+
+
+def generations_ratio(config: SweepConfig) -> float:
+    """Return how many times as fast as trials alone arrays have to be: LEARNS_MORE for a search that would draw each
+    trial alone by all results so far, 1 for any other."""
+    return LEARNS_MORE if config.search.learns and Generations.of(config, in_arrays=False) is None else 1.0
 
 
 def _choices(
@@ -231,15 +239,24 @@ def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) ->
     return min(choice.share.trials_per_gpu for choice in allocation.automatic_share(nodes).values())
 
 
-def _members_in_time(config: SweepConfig, num_trials: int, best: Option | None) -> int | None:
+def _members_in_time(config: SweepConfig, num_trials: int, best: Option | None, sizes: Sequence[int]) -> int | None:
     """Return the largest number of members of an array of which each group has two within the time budget; None for
-    all trials. The budget ends arrays of the last group that are as wide as it allows before their first result."""
+    all trials. The budget ends arrays of the last group that are as wide as it allows before their first result.
+
+    sizes: numbers of trials of the fused groups.
+    """
     budget_s = config.time_budget_s
     if best is None or not any(best.fused) or config.population.interval is not None:
         return None
     if budget_s is None or best.wall_s <= budget_s:
         return None
-    return max(FEWEST_MEMBERS, math.floor(num_trials * budget_s / best.wall_s / 2 / sum(best.fused)))
+    in_time = math.floor(num_trials * budget_s / best.wall_s)
+
+    def in_two_arrays(members: int) -> int:
+        """Return the number of trials in two arrays of each group."""
+        return sum(min(2 * members, size) for size in sizes)
+
+    return max(FEWEST_MEMBERS, bisect_right(range(1, in_time // 2 + 1), in_time, key=in_two_arrays))
 
 
 def _shared(packed: Plan) -> bool:

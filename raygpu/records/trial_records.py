@@ -152,7 +152,7 @@ class Records:
                 if result.num_samples is not None and gpu_index is not None:
                     self.gpus.add(gpu_index, result.num_samples)
             if new:
-                record.add_throughput(new)
+                self.gpus.rates[trial_id] = record.add_throughput(new)
             if best is not None:
                 record.scores.best, record.scores.best_epoch, record.scores.best_loss = best
                 further |= {r.epoch: self.scoring.further_values(r.metrics) for r in results if r.epoch == best.epoch}
@@ -340,7 +340,7 @@ class Records:
         trained in the last seconds counts if it is more.
         """
         running = [record for record in self.by_id.values() if record.status == "running"]
-        on_gpu = [record.latest_samples_per_s for record in running if record.gpu_index == gpu_index]
+        on_gpu = [self.gpus.rates.get(each.trial.trial_id) for each in running if each.gpu_index == gpu_index]
         rates = [rate for rate in on_gpu if rate is not None]
         recent = self.gpus.recent_rate(gpu_index)
         if recent is not None and any(record.samples_per_s is None for record in running):

@@ -89,8 +89,8 @@ def test_workers_of_two_shares_start_anew_in_each_generation() -> None:
     def fused_in_part(members: int) -> float:
         """Return the predicted seconds where the search asks for this many trials at once."""
         parts = [
-            ProfiledGroup(SMALL, Size(64, 20, 64, members), fusable=True),
-            ProfiledGroup(SMALL, Size(64, 20, 64, members), fusable=False),
+            ProfiledGroup(SMALL, Size(64, 20, 64, members, 64 // members), fusable=True),
+            ProfiledGroup(SMALL, Size(64, 20, 64, members, 64 // members), fusable=False),
         ]
         return next(option.wall_s for option in options(parts, ROOMY) if any(option.fused))
 

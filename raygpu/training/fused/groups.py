@@ -76,7 +76,7 @@ class TorchGrouper:
     def may_be_array(self, group: Group) -> bool:
         """Return whether an array of a lone trial is known to train as the trial alone: others of its kind have passed
         a dry run."""
-        if group.reason != ITS_OWN or Signature(group.signature.values) in self.alone:
+        if group.reason != ITS_OWN or group.signature.without_folds in self.alone:
             return False
         reason, tried = self._obstacles.get(_kind(group), (None, None))
         return tried is not None and reason is None
@@ -106,7 +106,7 @@ class TorchGrouper:
                 fold_signature = self._with_fold(signature, trial)
                 groups.setdefault(fold_signature, Group(fold_signature)).trials.append(trial)
         for group in groups.values():
-            group.reason = self._obstacle(group) or self.alone.get(Signature(group.signature.values))
+            group.reason = self._obstacle(group) or self.alone.get(group.signature.without_folds)
         if 1 < len(groups) <= MOST_SIZES:  # one kind alone is compared with no other
             for group in groups.values():
                 group.num_parameters = self._dry_run.num_parameters(self._experiment, group.trials[0])
