@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from raygpu.devices import nvml
 from raygpu.devices.rgu import rgu
 from raygpu.devices.selection import select
 from raygpu.devices.slurm_allocation import allocation
-from raygpu.engines.slurm import commands, ray_nodes
+from raygpu.engines.slurm import commands, node_folders, ray_nodes
 from raygpu.engines.slurm.ray_nodes import RayNodes
 from raygpu.errors import RaygpuError, one_line
 from raygpu.records import slurm_job
@@ -57,6 +56,7 @@ class Place:
     """Slurm's id of the job."""
     nodes: list[str]
     node_disk: Path
+    """The job's own folder on the node's disk."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Place:
@@ -64,14 +64,11 @@ class Place:
         if "SLURM_JOB_ID" not in variables:
             raise RaygpuError("this is the driver of a Slurm job: sbatch the script, or run the command without it")
         number = variables["SLURM_JOB_ID"]
-        disk = f"/tmp/raygpu-{os.getuid()}-{number}"
         if "SLURM_ARRAY_JOB_ID" in variables:
             number = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
         nodes = variables.get("SLURM_JOB_NODELIST", "")
         several = variables.get("SLURM_JOB_NUM_NODES", "1") != "1"
-        return cls(
-            number, commands.hosts(nodes) if several else [nodes], Path(variables.get("RAYGPU_NODE_DISK") or disk)
-        )
+        return cls(number, commands.hosts(nodes) if several else [nodes], node_folders.job_folder(variables))
 
 
 class Driver:
@@ -111,7 +108,7 @@ class Driver:
         try:
             variables = self._variables()
             if len(place.nodes) > 1:
-                folder = ray_nodes.ray_folder(place.node_disk, place.number)
+                folder = node_folders.ray_folder(place.node_disk, place.number)
                 with (ray := RayNodes(place.nodes, folder, variables)) as address:
                     exit_code = self._command(variables, self._of_cluster(address), ray)
             else:
@@ -138,7 +135,7 @@ class Driver:
         return variables | self._store()
 
     def _short(self, folder: Path) -> Path:
-        short_folder = ray_nodes.ray_folder(folder, self.place.number)
+        short_folder = node_folders.ray_folder(folder, self.place.number)
         short_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return short_folder
 
@@ -272,7 +269,7 @@ class Driver:
             try:
                 self.job = self.job.write(message="is queued again")
                 self._say("queued again, to go on from the checkpoints")
-                shutil.rmtree(self.place.node_disk, ignore_errors=True)
+                node_folders.delete(self.place.node_disk)
                 commands.requeue(self.place.number)
                 time.sleep(KILLED_S)  # Slurm ends this process meanwhile
                 return exit_code
@@ -286,7 +283,7 @@ class Driver:
         is_last = self.cause != "told" or not self._comes_again()
         if is_last:
             self._release(stores)
-        shutil.rmtree(self.place.node_disk, ignore_errors=True)
+        node_folders.delete(self.place.node_disk)
         self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code
 

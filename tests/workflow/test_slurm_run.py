@@ -131,3 +131,14 @@ def test_a_job_whose_store_cannot_be_claimed_keeps_its_writes(
         capsys.readouterr().out
     )
     assert list(job.parent.glob("mlflow.db*")) == []
+
+
+def test_other_files_of_the_nodes_disk_stay(job: Path) -> None:
+    """As where RAYGPU_NODE_DISK is $SLURM_TMPDIR, and that /scratch/me."""
+    disk = Path(os.environ["RAYGPU_NODE_DISK"])
+    disk.mkdir()
+    (disk / "thesis").write_text("mine")
+    started = driver(job)
+    started.place.node_disk.mkdir()
+    assert started._end(0) == 0
+    assert [each.name for each in disk.iterdir()] == ["thesis"]
