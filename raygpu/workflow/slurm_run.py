@@ -92,6 +92,7 @@ class Driver:
             ended=None,
             exit_code=None,
             restarts=max(again, job.restarts + (job.started is not None)),
+            seconds_before=job.seconds_before if again else job.seconds,
             nodes=", ".join(self.place.nodes),
             message="",
         )

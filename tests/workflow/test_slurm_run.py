@@ -142,3 +142,19 @@ def test_other_files_of_the_nodes_disk_stay(job: Path) -> None:
     started.place.node_disk.mkdir()
     assert started._end(0) == 0
     assert [each.name for each in disk.iterdir()] == ["thesis"]
+
+
+def test_a_new_submission_uses_nothing_of_the_time_of_earlier_ones(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def used_s() -> float:
+        with monkeypatch.context() as patch:
+            patch.setenv(slurm_job.VARIABLE, str(job))
+            return slurm_job.used_s(job)
+
+    driver(job).job.write(seconds=7000.0)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    driver(job)
+    assert used_s() == 7000
+    assert slurm_job.used_s(job) == 0, "outside of the job"
+    monkeypatch.delenv("SLURM_RESTART_COUNT")
+    driver(job).job.write(seconds=7100.0)
+    assert used_s() == 100, "sbatched by hand"
