@@ -28,6 +28,8 @@ FOLDER = "slurm"
 SCRIPT = f"{FOLDER}/job.sh"
 RECORD = f"{FOLDER}/job.json"
 LOG = f"{FOLDER}/job.out"
+QUEUED_AGAIN = "is queued again"
+"""Message of a job from the end of a start on that it does not stay with, to its next start."""
 VARIABLE = "RAYGPU_SUBMITTED"
 """Variable by which a job tells its command the folder that was made for it at the submission."""
 

@@ -22,7 +22,7 @@ from raygpu.devices import nvml
 from raygpu.devices.rgu import rgu
 from raygpu.devices.selection import select
 from raygpu.devices.slurm_allocation import allocation
-from raygpu.engines.slurm import commands, node_folders, ray_nodes
+from raygpu.engines.slurm import command_output, commands, node_folders, ray_nodes
 from raygpu.engines.slurm.ray_nodes import RayNodes
 from raygpu.errors import RaygpuError, one_line
 from raygpu.records import slurm_job
@@ -79,13 +79,13 @@ class Driver:
         self.folder, self.command, self.words, self.max_restarts = folder, command, words, max_restarts
         self.place = Place.of(os.environ)
         self.cause: Cause | None = None
-        self._signals = 0
+        self._num_stops = 0
         self._began, self._asked_at = time.time(), -ASK_S
         self._killed_at = math.inf
         job = slurm_job.read(folder) or SlurmJob(
             f"{command}-{folder.name}", command, self.place.number, str(folder), self._began
         )
-        again = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        self._num_requeues = again = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.job = job.write(
             slurm_id=self.place.number,
             started=job.started or self._began,
@@ -121,8 +121,10 @@ class Driver:
         return self._end(exit_code)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
-        self.cause = self.cause or CAUSES[number]
+        """Note why the command is to end; a stop holds too where the time had run out, so that nothing comes again."""
+        self._num_stops += number == signal.SIGINT
+        if self.cause is None or (number == signal.SIGINT and self.cause != "told"):
+            self.cause = CAUSES[number]
         if number == signal.SIGTERM:
             self._killed_at = min(self._killed_at, time.monotonic() + TOLD_S)
 
@@ -196,17 +198,16 @@ class Driver:
             start_new_session=True,
         )
         notice = self._notice() if ray is None else None
-        heard = 0
+        num_sent = 0
         while process.poll() is None:
             time.sleep(LOOK_S)
             if self.cause is None and self._is_preempted(notice, ray):
-                self.cause, self._signals = "preempted", self._signals + 1
-            if self._signals > heard:
-                if not heard and self.cause is not None:
+                self.cause = "preempted"
+            if self.cause is not None and num_sent < 1 + (self._num_stops > 1):  # a second stop leaves checkpoints out
+                if not num_sent:
                     self._say(f"{SAID[self.cause]}: {self.command} writes its checkpoints")
-                if not heard or self.cause == "stopped":  # a second stop leaves them out
-                    process.send_signal(signal.SIGINT)
-                heard = self._signals
+                process.send_signal(signal.SIGINT)
+                num_sent += 1
             if time.monotonic() > self._killed_at:
                 self._say(f"{self.command} has not ended within {TOLD_S:g} s, and is killed")
                 process.kill()
@@ -265,19 +266,9 @@ class Driver:
         stores = self._stores()  # before the node's disk is emptied
         progress = [*self.job.progress, progress_of(self.folder)]
         self._account(progress)
-        job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
-        if job_course.again:
-            try:
-                self.job = self.job.write(message="is queued again")
-                self._say("queued again, to go on from the checkpoints")
-                node_folders.delete(self.place.node_disk)
-                commands.requeue(self.place.number)
-                time.sleep(KILLED_S)  # Slurm ends this process meanwhile
-                return exit_code
-            except RaygpuError as error:
-                message = f"not queued again ({error}); it goes on by: sbatch {self.job.script}"
-        else:
-            message = job_course.message
+        message = self._queued_again(exit_code, progress)
+        if message is None:
+            return exit_code
         if message:
             self._say(message)
         # A job that Slurm ends may come again, as after a preemption.
@@ -288,13 +279,39 @@ class Driver:
         self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code
 
+    def _queued_again(self, exit_code: int, progress: list[float]) -> str | None:
+        """Queue the job again if there is more to do; return None, or why it is not, empty where that is plain."""
+        job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
+        if not job_course.again:
+            return job_course.message
+        self.job = self.job.write(message=slurm_job.QUEUED_AGAIN)
+        node_folders.delete(self.place.node_disk)
+        if self.cause == "stopped" or self._is_cancelled():  # since the command was interrupted
+            return ""
+        try:
+            commands.requeue(self.place.number)
+        except RaygpuError as error:
+            return f"not queued again ({error}); it goes on by: sbatch {self.job.script}"
+        self._say("queued again, to go on from the checkpoints")
+        time.sleep(KILLED_S)  # Slurm ends this process meanwhile
+        return None
+
+    def _is_cancelled(self) -> bool:
+        """Return whether somebody has cancelled the job; Slurm's own reasons to end one let it come again."""
+        if self._killed_at == math.inf:
+            return False
+        try:
+            shown = commands.shown(self.place.number)
+        except RaygpuError:
+            return False
+        return command_output.is_cancelled(shown, self._num_requeues)
+
     def _comes_again(self) -> bool:
         """Return whether Slurm itself has queued the job again: while a job completes, its count of restarts tells."""
         try:
-            restarts = commands.shown(self.place.number).get("Restarts", "0")
+            return int(commands.shown(self.place.number).get("Restarts", "0")) > self._num_requeues
         except RaygpuError:
             return True
-        return int(restarts) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def _account(self, progress: list[float]) -> None:
         """Add this start to what the job has used, and print it."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,9 @@ from raygpu.tracking import carried_store
 from raygpu.workflow import slurm_run
 from raygpu.workflow.slurm_course import INTERRUPTED
 from raygpu.workflow.slurm_run import Driver
+
+COMPLETING = {"JobState": "COMPLETING", "Reason": "None", "PreemptTime": "None", "Restarts": "0"}
+"""Fields of a job that somebody has cancelled, as Slurm 22.05 shows them."""
 
 
 def write(path: Path) -> None:
@@ -158,3 +163,79 @@ def test_a_new_submission_uses_nothing_of_the_time_of_earlier_ones(job: Path, mo
     monkeypatch.delenv("SLURM_RESTART_COUNT")
     driver(job).job.write(seconds=7100.0)
     assert used_s() == 100, "sbatched by hand"
+
+
+@pytest.mark.parametrize("cause", ["clock", "preempted"])
+def test_a_stop_after_the_time_has_run_out_holds(cause: Any, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_run.commands, "requeue", lambda number: pytest.fail("it comes back"))
+    started = Driver(job, "sweep", [], 5)
+    started.cause = cause
+    started._note(signal.SIGINT, None)
+    assert started._end(INTERRUPTED) == INTERRUPTED
+    record = slurm_job.read(job)
+    assert record is not None
+    assert (record.exit_code, record.message) == (INTERRUPTED, "")
+
+
+def test_a_stop_in_the_last_moment_holds(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results have been counted, and the node's disk is being emptied."""
+    monkeypatch.setattr(slurm_run.commands, "requeue", lambda number: pytest.fail("it comes back"))
+    started = Driver(job, "sweep", [], 5)
+    started.cause = "clock"
+    monkeypatch.setattr(slurm_run.node_folders, "delete", lambda folder: started._note(signal.SIGINT, None))
+    assert started._end(INTERRUPTED) == INTERRUPTED
+    assert started.job.exit_code == INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("shown", "comes_again"),
+    [
+        (COMPLETING, False),
+        (COMPLETING | {"Reason": "TimeLimit"}, True),
+        (COMPLETING | {"PreemptTime": "2026-11-27T19:51:39"}, True),
+        (COMPLETING | {"Restarts": "1"}, True),
+        ({}, True),
+    ],
+)
+def test_a_cancelled_job_does_not_come_back(
+    shown: dict[str, str], comes_again: bool, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM after the signal before the end: from scancel, or from Slurm at the end of the time."""
+    queued: list[str] = []
+    monkeypatch.setattr(slurm_run.commands, "requeue", queued.append)
+    monkeypatch.setattr(slurm_run.commands, "shown", lambda number: shown)
+    monkeypatch.setattr(slurm_run, "KILLED_S", 0.0)
+    started = Driver(job, "sweep", [], 5)
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        started._note(number, None)
+    started._end(INTERRUPTED)
+    assert queued == ["7"] * comes_again
+
+
+def test_only_a_second_stop_leaves_checkpoints_out(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, sent = driver(job), []
+    notes = [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, None, signal.SIGINT, None]
+
+    class Process:
+        """A command that gets a signal's note before each look, and ends then."""
+
+        returncode = 0
+
+        def __init__(self, *words: object, **options: object) -> None:
+            pass
+
+        def poll(self) -> int | None:
+            if not notes:
+                return 0
+            if (number := notes.pop(0)) is not None:
+                started._note(number, None)
+            return None
+
+        def send_signal(self, number: int) -> None:
+            sent.append((number, len(notes)))
+
+    monkeypatch.setattr(slurm_run.subprocess, "Popen", Process)
+    monkeypatch.setattr(started, "_notice", lambda: None)
+    monkeypatch.setattr(slurm_run, "LOOK_S", 0.0)
+    started._command({}, [], None)
+    assert sent == [(signal.SIGINT, 5), (signal.SIGINT, 1)]

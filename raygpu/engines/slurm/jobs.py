@@ -84,7 +84,8 @@ class SlurmJobs:
         state = self._state(record)
         if state is None or not state.is_live:
             return
-        if state.word in command_output.PENDING:
+        ends_a_start = record.message == slurm_job.QUEUED_AGAIN  # Slurm's word is COMPLETING for half a minute
+        if ends_a_start or state.word in command_output.PENDING:
             commands.cancel(record.slurm_id)
             record.write(exit_code=130, ended=time.time(), message="before it ran, or between two starts")
         else:
