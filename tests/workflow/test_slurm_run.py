@@ -60,28 +60,28 @@ def num_rows(path: Path) -> int:
 def test_a_store_that_the_job_was_not_told_of_comes_back(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, told = job.parents[1] / "other" / "mlflow.db", job.parent / "mlflow.db"
     started = driver(job)
-    for name, value in started._store().items():
+    for name, value in started.stores.variables().items():
         monkeypatch.setenv(name, value)
     write(carried_store.working_copy(store))
     assert carried_store.holder_of(store) == carried_store.holder_of(told) == "7"
     assert not store.exists()
-    started._bring_back()
+    started.stores.bring_back()
     assert num_rows(store) == 1
-    started._release(started._stores())
+    started.stores.release(started.stores.claimed())
     assert carried_store.holder_of(store) is carried_store.holder_of(told) is None
 
 
 def test_a_cut_file_beside_a_copy_ends_no_job(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told, others = job.parent / "mlflow.db", [job.parents[1] / name / "mlflow.db" for name in ("one", "two")]
     started = driver(job)
-    for name, value in started._store().items():
+    for name, value in started.stores.variables().items():
         monkeypatch.setenv(name, value)
     copies = [carried_store.working_copy(store) for store in (told, *others)]
     for copy in copies:
         write(copy)
     for copy in copies[:2]:
         (copy.parent / carried_store.ORIGIN).write_text("")
-    started._bring_back()
+    started.stores.bring_back()
     assert [store.is_file() for store in (told, *others)] == [True, False, True]
     assert started._end(1) == 1
     assert carried_store.holder_of(told) is carried_store.holder_of(others[1]) is None
@@ -93,7 +93,7 @@ def test_a_job_that_slurm_does_not_queue_again_gives_up_every_claim(job: Path, m
 
     store, told = job.parents[1] / "other" / "mlflow.db", job.parent / "mlflow.db"
     started = Driver(job, "sweep", [], 5)
-    for name, value in started._store().items():
+    for name, value in started.stores.variables().items():
         monkeypatch.setenv(name, value)
     write(carried_store.working_copy(store))
     monkeypatch.setattr(slurm_run.commands, "requeue", refused)
@@ -106,7 +106,7 @@ def test_a_job_that_slurm_does_not_queue_again_gives_up_every_claim(job: Path, m
 def test_a_store_of_another_job_is_not_carried(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = job.parents[1] / "other" / "mlflow.db"
     carried_store.claim(store, "8")
-    for name, value in driver(job)._store().items():
+    for name, value in driver(job).stores.variables().items():
         monkeypatch.setenv(name, value)
     with pytest.raises(TrackingError, match="Slurm job 8 works on it"):
         carried_store.working_copy(store)
@@ -116,10 +116,10 @@ def test_a_store_of_another_job_is_not_carried(job: Path, monkeypatch: pytest.Mo
 def test_a_job_names_the_claim_that_keeps_it_from_its_store(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     claim = job.parent / "mlflow.db.claim"
     claim.touch()
-    assert driver(job)._store() == {carried_store.SPOOL_VARIABLE: "1"}
+    assert driver(job).stores.variables() == {carried_store.SPOOL_VARIABLE: "1"}
     assert f"is in use by Slurm job unknown ({claim})" in capsys.readouterr().out
     os.utime(claim, (0, 0))
-    assert carried_store.SPOOL_VARIABLE not in driver(job)._store()
+    assert carried_store.SPOOL_VARIABLE not in driver(job).stores.variables()
     assert carried_store.holder_of(job.parent / "mlflow.db") == "7"
 
 
@@ -131,7 +131,7 @@ def test_a_job_whose_store_cannot_be_claimed_keeps_its_writes(
 
     started = driver(job)
     monkeypatch.setattr(os, "link", full)
-    assert started._store() == {carried_store.SPOOL_VARIABLE: "1"}
+    assert started.stores.variables() == {carried_store.SPOOL_VARIABLE: "1"}
     assert "cannot be claimed (Disk quota exceeded), so what is for MLflow waits in the run's folder" in (
         capsys.readouterr().out
     )
@@ -182,7 +182,7 @@ def test_a_stop_in_the_last_moment_holds(job: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(slurm_run.commands, "requeue", lambda number: pytest.fail("it comes back"))
     started = Driver(job, "sweep", [], 5)
     started.cause = "clock"
-    monkeypatch.setattr(slurm_run.node_folders, "delete", lambda folder: started._note(signal.SIGINT, None))
+    monkeypatch.setattr(slurm_run.node_folders, "delete", lambda *folders: started._note(signal.SIGINT, None))
     assert started._end(INTERRUPTED) == INTERRUPTED
     assert started.job.exit_code == INTERRUPTED
 
@@ -239,3 +239,39 @@ def test_only_a_second_stop_leaves_checkpoints_out(job: Path, monkeypatch: pytes
     monkeypatch.setattr(slurm_run, "LOOK_S", 0.0)
     started._command({}, [], None)
     assert sent == [(signal.SIGINT, 5), (signal.SIGINT, 1)]
+
+
+def full(*words: object, **values: object) -> None:
+    raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+def test_a_full_quota_neither_ends_the_driver_nor_keeps_the_job_from_the_queue(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queued: list[str] = []
+    monkeypatch.setattr(slurm_run.commands, "requeue", queued.append)
+    monkeypatch.setattr(slurm_run, "KILLED_S", 0.0)
+    monkeypatch.setattr(SlurmJob, "write", full)
+    started = Driver(job, "sweep", [], 5)
+    assert f"the job's record in {job} cannot be written: Disk quota exceeded" in capsys.readouterr().out
+    monkeypatch.setattr(slurm_run, "print", full, raising=False)  # the output is a file of the same disk
+    started.stores.variables()
+    started.cause = "clock"
+    started._end(INTERRUPTED)
+    assert queued == ["7"]
+    assert carried_store.holder_of(job.parent / "mlflow.db") == "7", "it comes again"
+    started.cause = "stopped"
+    started._end(INTERRUPTED)
+    assert carried_store.holder_of(job.parent / "mlflow.db") is None
+
+
+def test_a_node_without_a_folder_is_one_line(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("signal", "pthread_sigmask"):
+        monkeypatch.setattr(slurm_run.signal, name, lambda *words: None)
+    started = driver(job)
+    started.place.node_disk.parent.write_text("no folder")
+    assert started.run() == 1
+    assert f"raygpu: [Errno 20] Not a directory: '{started.place.node_disk}'" in capsys.readouterr().out
+    assert started.job.exit_code == 1
