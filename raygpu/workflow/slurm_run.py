@@ -59,6 +59,8 @@ class Place:
     nodes: list[str]
     node_disk: Path
     """The job's own folder on the node's disk."""
+    ray_folder: Path
+    """The folder of its Ray."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Place:
@@ -70,7 +72,9 @@ class Place:
             number = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
         nodes = variables.get("SLURM_JOB_NODELIST", "")
         several = variables.get("SLURM_JOB_NUM_NODES", "1") != "1"
-        return cls(number, commands.hosts(nodes) if several else [nodes], node_folders.job_folder(variables))
+        folder = node_folders.job_folder(variables)
+        ray_folder = node_folders.ray_folder(folder, number)
+        return cls(number, commands.hosts(nodes) if several else [nodes], folder, ray_folder)
 
 
 class Driver:
@@ -109,11 +113,10 @@ class Driver:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, set(CAUSES))
         place = self.place
         try:
-            place.node_disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+            node_folders.make(place.node_disk, place.ray_folder)
             variables = self._variables()
             if len(place.nodes) > 1:
-                folder = node_folders.ray_folder(place.node_disk, place.number)
-                with (ray := RayNodes(place.nodes, folder, variables)) as address:
+                with (ray := RayNodes(place.nodes, place.ray_folder, variables)) as address:
                     exit_code = self._command(variables, self._of_cluster(address), ray)
             else:
                 exit_code = self._command(variables, [], None)
@@ -137,13 +140,8 @@ class Driver:
         variables |= {"PYTHONUNBUFFERED": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
         variables[slurm_job.VARIABLE] = str(self.folder)
         if len(self.place.nodes) == 1:
-            variables.setdefault("RAY_TMPDIR", str(self._short(self.place.node_disk)))
+            variables.setdefault("RAY_TMPDIR", str(self.place.ray_folder))
         return variables | self.stores.variables()
-
-    def _short(self, folder: Path) -> Path:
-        short_folder = node_folders.ray_folder(folder, self.place.number)
-        short_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return short_folder
 
     def _of_cluster(self, address: str) -> list[str]:
         """Return the flags by which the command uses the job's Ray, once all of its GPUs are there."""
@@ -225,7 +223,7 @@ class Driver:
         is_last = self.cause != "told" or not self._comes_again()
         if is_last:
             self.stores.release(stores)
-        node_folders.delete(self.place.node_disk)
+        node_folders.delete(self.place.node_disk, self.place.ray_folder)
         self._note_down(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code
 
@@ -235,7 +233,7 @@ class Driver:
         if not job_course.again:
             return job_course.message
         self._note_down(message=slurm_job.QUEUED_AGAIN)
-        node_folders.delete(self.place.node_disk)
+        node_folders.delete(self.place.node_disk, self.place.ray_folder)
         if self.cause == "stopped" or self._is_cancelled():  # since the command was interrupted
             return ""
         try:

@@ -40,6 +40,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
     monkeypatch.setenv("RAYGPU_NODE_DISK", str(tmp_path / "disk"))
+    monkeypatch.setattr(slurm_run.node_folders, "ray_folder", lambda folder, job: tmp_path / f"rg-{job}")
     folder = tmp_path / "runs" / "night"
     (folder / "slurm").mkdir(parents=True)
     record = SlurmJob("sweep-night", "sweep", "7", str(folder), 0.0, store=str(tmp_path / "runs" / "mlflow.db"))
@@ -144,9 +145,10 @@ def test_other_files_of_the_nodes_disk_stay(job: Path) -> None:
     disk.mkdir()
     (disk / "thesis").write_text("mine")
     started = driver(job)
-    started.place.node_disk.mkdir()
+    slurm_run.node_folders.make(started.place.node_disk, started.place.ray_folder)
     assert started._end(0) == 0
     assert [each.name for each in disk.iterdir()] == ["thesis"]
+    assert not started.place.ray_folder.exists()
 
 
 def test_a_new_submission_uses_nothing_of_the_time_of_earlier_ones(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ VARIABLE = "RAYGPU_NODE_DISK"
 LONGEST_FOLDER = 36
 """Longest path of Ray's folder: with its sockets' names it has to stay below 107 bytes."""
 
+OF_DRIVER = "driver"
+"""File by which the folder on the driver's own node is known, which has the stores of MLflow."""
+
 
 def job_folder(variables: Mapping[str, str]) -> Path:
     """Return the folder of a job's files, by the environment of its batch script.
@@ -32,6 +35,20 @@ def ray_folder(own_folder: Path, job: str) -> Path:
     return folder if len(str(folder)) <= LONGEST_FOLDER else Path(f"/tmp/rg-{os.getuid()}-{job}")
 
 
-def delete(own_folder: Path) -> None:
+def make(own_folder: Path, ray_folder: Path) -> None:
+    """Make both folders on the node of the job's driver. Raises OSError."""
+    for folder in (own_folder, ray_folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (own_folder / OF_DRIVER).touch()
+
+
+def delete(*folders: Path) -> None:
     """Delete what a job has left on this node's disk."""
-    shutil.rmtree(own_folder, ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def delete_on_further_node(own_folder: Path, ray_folder: Path) -> None:
+    """Delete what a job has left on another node than its driver's; nothing of a disk that the nodes share."""
+    if not (own_folder / OF_DRIVER).exists():
+        delete(own_folder, ray_folder)

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from raygpu.engines.slurm.batch_script import NODE_DISK
-from raygpu.engines.slurm.node_folders import LONGEST_FOLDER, VARIABLE, job_folder, ray_folder
+from raygpu.engines.slurm.node_folders import (
+    LONGEST_FOLDER,
+    VARIABLE,
+    delete_on_further_node,
+    job_folder,
+    make,
+    ray_folder,
+)
 
 OWN = f"raygpu-{os.getuid()}-7"
 
@@ -33,3 +40,15 @@ def test_another_folder_gets_one_below() -> None:
 def test_rays_folder_is_short_enough_for_its_sockets() -> None:
     assert ray_folder(Path("/tmp/d"), "12") == Path("/tmp/d/ray")
     assert len(str(ray_folder(Path("/localscratch/somebody-with-a-long-name.12345678.0"), "12"))) <= LONGEST_FOLDER
+
+
+def test_a_further_node_is_emptied_and_a_disk_that_nodes_share_is_the_drivers(tmp_path: Path) -> None:
+    own, ray, other = (tmp_path / name for name in ("own", "ray", "other"))
+    for folder in (own / "env", ray / "session", other):
+        folder.mkdir(parents=True)
+    delete_on_further_node(own, ray)
+    assert list(tmp_path.iterdir()) == [other]
+    make(own, ray)
+    delete_on_further_node(own, ray)
+    assert own.exists()
+    assert ray.exists()
