@@ -219,6 +219,8 @@ class Driver:
             return exit_code
         if message:
             self._say(message)
+        if self.cause == "told" and exit_code == 1:  # Slurm has ended Ray, too, beneath the command
+            exit_code = INTERRUPTED
         # A job that Slurm ends may come again, as after a preemption.
         is_last = self.cause != "told" or not self._comes_again()
         if is_last:

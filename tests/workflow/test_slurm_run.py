@@ -277,3 +277,14 @@ def test_a_node_without_a_folder_is_one_line(
     assert started.run() == 1
     assert f"raygpu: [Errno 20] Not a directory: '{started.place.node_disk}'" in capsys.readouterr().out
     assert started.job.exit_code == 1
+
+
+@pytest.mark.parametrize(("exit_code", "noted"), [(1, INTERRUPTED), (0, 0), (3, 3), (2, 2)])
+def test_a_command_that_fails_because_slurm_ends_its_ray_was_stopped(
+    exit_code: int, noted: int, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_run.commands, "shown", lambda number: COMPLETING)
+    started = driver(job)
+    started._note(signal.SIGTERM, None)
+    assert started._end(exit_code) == noted
+    assert started.job.exit_code == noted
