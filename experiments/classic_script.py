@@ -43,13 +43,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     pixels, labels = load_digits(return_X_y=True)
-    train_x, test_x, train_y, test_y = train_test_split(pixels / 16, labels, random_state=0, stratify=labels)
+    train_x, validation_x, train_y, validation_y = train_test_split(
+        pixels / 16, labels, random_state=0, stratify=labels
+    )
     model = MLPClassifier(
         [arguments.hidden], solver="sgd", learning_rate_init=arguments.lr, batch_size=32, random_state=arguments.seed
     )
     for epoch in range(1, arguments.epochs + 1):
         train(model, train_x, train_y, epoch)
-        test(model, test_x, test_y)
+        test(model, validation_x, validation_y)
     with open("digits.pt", "wb") as file:
         pickle.dump(model, file)
 

@@ -3,7 +3,7 @@
     python -m raygpu.sweep conf/sweep/digits.toml         Mlp
     python -m raygpu.sweep conf/sweep/digits_cnn.toml     Cnn, its architecture searched too
     python -m raygpu.sweep conf/sweep/digits_test.toml    TestedMlp, with test data that the search never sees
-    python -m raygpu.sweep conf/sweep/digits_keras.toml   KerasMlp (pip install raygpu[tensorflow])
+    python -m raygpu.sweep conf/sweep/digits_keras.toml   KerasMlp (needs TensorFlow)
 
 Frameworks are imported where they are used: a sweep of one never loads the other.
 """

@@ -19,7 +19,9 @@ def train(config: dict[str, Any]) -> None:
     from sklearn.model_selection import train_test_split
 
     pixels, labels = load_digits(return_X_y=True)
-    train_x, test_x, train_y, test_y = train_test_split(pixels / 16, labels, random_state=0, stratify=labels)
+    train_x, validation_x, train_y, validation_y = train_test_split(
+        pixels / 16, labels, random_state=0, stratify=labels
+    )
     model = SGDClassifier(
         loss="log_loss", alpha=config["alpha"], penalty=config["penalty"], random_state=config["seed"]
     )
@@ -28,4 +30,4 @@ def train(config: dict[str, Any]) -> None:
         order = np.random.default_rng([config["seed"], epoch]).permutation(len(train_x))
         model.partial_fit(train_x[order], train_y[order], classes=np.arange(10))
         raygpu.checkpoint((epoch + 1, model))
-        raygpu.report(accuracy=model.score(test_x, test_y))
+        raygpu.report(accuracy=model.score(validation_x, validation_y))

@@ -22,13 +22,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     pixels, labels = load_digits(return_X_y=True)
-    train_x, test_x, train_y, test_y = train_test_split(pixels / 16, labels, random_state=0, stratify=labels)
+    train_x, validation_x, train_y, validation_y = train_test_split(
+        pixels / 16, labels, random_state=0, stratify=labels
+    )
     model = MLPClassifier(
         [arguments.hidden], solver="sgd", learning_rate_init=arguments.lr, random_state=arguments.seed
     )
     for _ in range(arguments.epochs):
         model.partial_fit(train_x, train_y, classes=range(10))
-        print(json.dumps({"loss": model.loss_, "accuracy": model.score(test_x, test_y)}), flush=True)
+        print(json.dumps({"loss": model.loss_, "accuracy": model.score(validation_x, validation_y)}), flush=True)
     print(f"done after {arguments.epochs} epochs")
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raygpu import balance, config, pack, place, sweep, train
@@ -24,7 +25,9 @@ from raygpu.engines.slurm import commands
 from raygpu.engines.slurm.batch_script import script
 from raygpu.engines.slurm.jobs import SlurmJobs
 from raygpu.errors import BadInput, suggestion
+from raygpu.records.slurm_job import SlurmJob
 from raygpu.records.submitted_job import SubmittedJobs
+from raygpu.tracking import carried_store
 from raygpu.workflow import slurm_submission
 from raygpu.workflow.submission import checked_submission
 
@@ -209,8 +212,18 @@ def _status(jobs: SubmittedJobs, job_id: str) -> int:
 
 def _stop(jobs: SubmittedJobs, job_id: str) -> int:
     jobs.stop(job_id)
+    if isinstance(jobs, SlurmJobs) and (job := jobs.job(job_id)).is_over:
+        _release_store(jobs.record(job_id))
+        print(f"{job_id}: {job.message}")
+        return 0
     print(f"{job_id} is asked to end; it writes what it has first: {typed('submit')} logs -f {job_id}")
     return 0
+
+
+def _release_store(record: SlurmJob) -> None:
+    """Give up the claim on MLflow's store that a job keeps between two starts, once there is no next one."""
+    if record.store:
+        carried_store.release(Path(record.store), record.slurm_id)
 
 
 def _list(options: Mapping[str, str]) -> int:

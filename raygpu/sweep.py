@@ -27,8 +27,8 @@ from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population_checks import require_population
 from raygpu.workflow.ray_startup import ray_starting
-from raygpu.workflow.resumed_sweep import require_same_start
-from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
+from raygpu.workflow.resumed_sweep import LIMITS, in_the_time_left, require_same_start
+from raygpu.workflow.sweep_run import PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import SweepResult as SweepResult
 from raygpu.workflow.trial_groups import grouped
 from raygpu.workflow.user_code import find, problem
@@ -85,7 +85,8 @@ def run(
         source, code = find(config, source_folder)
         if starting is not None:
             starting.trains(source)
-        user_code = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
+        # This imports torch or TensorFlow, while Ray's processes start.
+        user_code = problem(prepared, source, code, is_new=resume is None)
         console.lines(user_code.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, user_code.splits, user_code.folds)
@@ -132,7 +133,7 @@ def _run(arguments: Arguments) -> SweepResult:
         if retry not in (None, "failed"):
             raise BadInput(f"--retry: read {retry!r}; allowed: failed")
         earlier = RunDirectory.existing(arguments.options["resume"])
-        config = resumed_config(earlier, overrides)
+        config = in_the_time_left(earlier, resumed_config(earlier, overrides))
         return run(
             config,
             source_folder=earlier.source_folder,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from raygpu import submit
+from raygpu.engines.cluster import ray_environment
 from raygpu.storage import Storage, _file_system
 from tests.services.ray_cluster import TOKEN, RayCluster
 from tests.services.s3 import BUCKET, s3
@@ -126,21 +127,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def said(project: Path, cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Said]]:
     """What `python -m raygpu.submit` says as a person types it, in this process, which has all imported."""
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     def say(*words: str) -> Said:
         capsys.readouterr()
         return Said(submit.main([*words, "--address", cluster.dashboard]), *capsys.readouterr())
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv(submit.ADDRESS_VARIABLE, cluster.dashboard)
-        Config.initialize("")  # Ray has read the variable at its import
-        AuthenticationTokenLoader.instance().reset_cache()
-        yield say
+    yield say
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")  # that of the tests' process
-        Config.initialize("")
+        ray_environment.prepare()
 
 
 class Said(NamedTuple):

@@ -57,3 +57,19 @@ def test_what_slurm_refuses_is_one_line_in_its_words(project: Project, flags: tu
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr
     assert not (project.folder / "runs" / "refused").exists()
+
+
+def test_a_stop_between_two_starts_leaves_the_store_to_others(project: Project) -> None:
+    project.write(epochs=1)
+    number = project.started("--name", "waits", "--slurm.options=--begin=now+1hour")
+    claim = project.folder / "runs" / "mlflow.db.claim"
+    claim.write_text(number)  # as its first start has left it
+    stopped = project.submit("stop", "sweep-waits")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "was stopped: before it ran, or between two starts" in stopped.stdout
+    assert not claim.exists()
+    assert project.cluster.job(number)["JobState"] == "CANCELLED"
+    project.started("--name", "later", "--slurm.options=--begin=now+1hour")
+    claim.write_text("77")  # of another job
+    assert project.submit("stop", "sweep-later").returncode == 0
+    assert claim.read_text() == "77"

@@ -26,7 +26,7 @@ def epochs(config: dict[str, Any], data: Any) -> Iterator[dict[str, float]]:
     torch.manual_seed(config["seed"])
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
     train_x, train_y = torch.tensor(data.train_inputs), torch.tensor(data.train_targets)
-    test_x, test_y = torch.tensor(data.validation_inputs), torch.tensor(data.validation_targets)
+    validation_x, validation_y = torch.tensor(data.validation_inputs), torch.tensor(data.validation_targets)
     model = nn.Sequential(nn.Linear(64, config["hidden"]), nn.ReLU(), nn.Linear(config["hidden"], 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=config["momentum"])
     loss_function = nn.CrossEntropyLoss()
@@ -39,9 +39,9 @@ def epochs(config: dict[str, Any], data: Any) -> Iterator[dict[str, float]]:
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            outputs = model(test_x)
-            accuracy = (outputs.argmax(1) == test_y).float().mean().item()
-            metrics = {"loss": loss_function(outputs, test_y).item(), "accuracy": accuracy}
+            outputs = model(validation_x)
+            accuracy = (outputs.argmax(1) == validation_y).float().mean().item()
+            metrics = {"loss": loss_function(outputs, validation_y).item(), "accuracy": accuracy}
         yield metrics
 
 

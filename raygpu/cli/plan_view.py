@@ -95,6 +95,8 @@ def _predicted_lines(decision: Decision) -> list[str]:
     predictions = "; ".join(option.told() for option in options)
     if len(options) > 1 and options[1].within_noise_of(options[0]):
         predictions += "; the first two are within noise of each other"
+    if options[0].wall_s > min(option.wall_s for option in options):
+        predictions += "; the first is taken, as a search learns more from trials drawn one by one than in generations"
     return [*notes, f"plan: predicted time of the trials, by a {estimates.source}: {predictions}"]
 
 
@@ -133,7 +135,7 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
     if generations is not None and (used := generations.end(0) * first_round(config)) < made.slots:
         first = "" if generations.largest == generations.end(0) else " at first"
         lines.append(
-            f"plan: {_generations(config, generations)} at a time, so {used} of {made.slots} places are used{first}; a"
+            f"plan: {_generations(config, generations)} at a time, so {used} of {made.slots} slots are used{first}; a"
             " larger --search.generation uses more and learns less"
         )
     return lines
@@ -287,7 +289,7 @@ def architecture_lines(found: Architectures | None, *, drawn: bool) -> list[str]
     endless = ""
     if found.endless:
         verb = "has" if len(found.endless) == 1 else "have"
-        endless = f"; {', '.join(found.endless)} {verb} no end of values, which a short choice would mend"
+        endless = f"; {', '.join(found.endless)} {verb} no end of values, which a choice of few values would fix"
     return [
         f"plan: {found.num_trials} trials {have} {found.num_signatures} signatures, by {by}{possible}: only equal ones"
         f" share an array, so {width} trials on average where one signature would allow {found.num_trials}{endless}"

@@ -60,7 +60,7 @@ def ending(
         why = "" if summary["common_failure"] is not None else _commonest(failures)
         lines.append(f"why trials failed{why}: {folder.shared_trials}/<id>/error.txt")
         if not interrupted:
-            lines.append(f"once the code is mended, train them again by: {folder.resumed_by('sweep')} --retry failed")
+            lines.append(f"once the code is fixed, train them again by: {folder.resumed_by('sweep')} --retry failed")
             lines.append("if the configuration is at fault, start a new sweep: this one keeps its own")
     if summary["best"] is None:
         lines.append(_without_score(summary))

@@ -174,7 +174,7 @@ class DevicesSection(Section):
     """GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"
     """float32, tf32 (float32 with TF32 convolutions and matrix products), or automatic mixed precision: bf16, or for
-    GPUs without it fp16, with dynamic loss scaling."""
+    GPUs without it fp16, with dynamic loss scaling. A function or a script sets its own."""
 
 
 class GpuSection(DevicesSection):

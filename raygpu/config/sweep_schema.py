@@ -61,13 +61,15 @@ class SweepConfig(TrialsConfig, StoredConfig):
     fail_fast: bool = True
     """Stop once the first trials, at least 3 and as many as run at once, have all failed with one kind of error."""
     trial_timeout_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds that a trial, or the array that it is fused into, may take; then it fails. Default: no limit."""
+    """Seconds that a trial, or the array that it is fused into, may take; then it fails. `--resume` counts
+    anew. Default: no limit."""
     silence_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds without an epoch or report after which a trial hangs, and fails; an array is divided until the trial is
     found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
     time_budget_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds after which the sweep ends, from the start of the command: running trials are paused with a checkpoint,
-    and the best trial so far is the winner. `--resume` goes on for as long again. Default: no limit."""
+    and the best trial so far is the winner. `--resume` goes on for as long again; all starts of a Slurm job share it.
+    Default: no limit."""
     start: StartTables = ()
     """Sets of hyper-parameters that are tried first, complete or not; trials counts them."""
     start_from: str | None = None

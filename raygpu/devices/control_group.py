@@ -13,6 +13,9 @@ ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 """File with the groups of this process, a line `number:controllers:path` each; that of v2 names no controllers."""
 
+NO_LIMIT = 2**60
+"""Bytes from which on a limit is none: cgroup v1 has a number for it."""
+
 
 def cpu_quota() -> float | None:
     """Return the smallest quota in CPUs; None without one."""
@@ -26,6 +29,16 @@ def cpu_quota() -> float | None:
             if quota != "max" and int(quota) > 0:
                 quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
+
+
+def limit_bytes() -> int | None:
+    """Return the smallest limit of memory; None without one."""
+    limits = []
+    for folder in _folders("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # not there, or max
+                limits.append(int((folder / name).read_text()))
+    return min((limit for limit in limits if limit < NO_LIMIT), default=None)
 
 
 def available_bytes() -> int | None:

@@ -38,6 +38,8 @@ class Size:
     """Largest number of trials that may run at the same time, each alone."""
     members: int | None = None
     """Number of trials in one process at most, a mean generation of Optuna's; None for as many as run at once."""
+    generations: int = 1
+    """Number of times that a search asks for trials where several share a process."""
 
     def of(self, way: Way) -> int:
         """Return the largest number of trials that may run at the same time in this way."""
@@ -91,6 +93,11 @@ class Option:
     off_s: float = 0.0
     """Error of the time in seconds, from the spread of the measured points."""
 
+    @property
+    def is_in_generations(self) -> bool:
+        """Whether several trials share a process, so that a search that learns asks for several at once."""
+        return any(self.fused) or (self.way == "split" and self.n > 1)
+
     def told(self) -> str:
         """Return the prediction as text for a person."""
         off = f" (± {self.off_s:.0f} s)" if self.off_s >= 0.5 else ""
@@ -123,7 +130,7 @@ def options(
     ways: Iterable[Way] = PACKED,
     asked: int | None = None,
 ) -> list[Option]:
-    """Return the best option of each kind, the fastest first: one at a time, packed, all fused, and fused in part.
+    """Return the best option of each kind, the fastest first: one at a time, packed, split, all fused, fused in part.
 
     ways: the packed ways that may be used. asked: the only number of trials at once on a device that may be used.
     """
@@ -140,9 +147,10 @@ def options(
         )
         for fused in dict.fromkeys((nothing, everything, fast)):
             candidates.append(_option(groups, way, n, bound, fused, room, num_gpus))
-    best: dict[tuple[bool, bool, str], Option] = {}
+    best: dict[tuple[bool, bool, bool, str], Option] = {}
     for option in sorted(candidates, key=lambda option: option.wall_s):
-        kind = all(option.fused), any(option.fused), "" if all(option.fused) or option.n > 1 else "alone"
+        split = option.way == "split" and option.n > 1
+        kind = split, all(option.fused), any(option.fused), "" if all(option.fused) or option.n > 1 else "alone"
         best.setdefault(kind, option)
     return list(best.values())
 
@@ -205,6 +213,8 @@ def _option(
         wall_s += max(_start_s(group.profile, way, n) for group in groups)
     if any(fused):
         wall_s += max(_start_s(group.profile, "fused", 1) for group in groups)
+    if any(fused) and not all(fused):  # workers of one share end before those of the other start
+        wall_s += 2 * WORKER_S * (max(group.size.generations for group in groups) - 1)
     for group, array in zip(groups, fused, strict=True):
         group_s = _fused_s(group, room, num_gpus) if array else _packed_s(group, way, n, num_gpus)
         own_way: Way = "fused" if array else way

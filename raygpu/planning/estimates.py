@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,7 @@ from raygpu.planning.cost_model import ProfiledGroup, Size
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Profile
 from raygpu.planning.scaling_laws import Affine
+from raygpu.search.generations import Generations
 from raygpu.search.repeats import given_at_once
 from raygpu.search.signature import Group, Signature
 from raygpu.search.stopping import expected_epochs
@@ -95,7 +97,9 @@ def size(config: SweepConfig, part: float = 1.0) -> Size:
         at_once = given_at_once(config, in_arrays=in_arrays) or trainings
         return max(1, min(trials, round(at_once * part)))
 
-    return Size(trials, expected_epochs(config), given(in_arrays=False), given(in_arrays=True))
+    asks = Generations.of(config, in_arrays=True) is not None
+    generations = math.ceil(trainings / (given_at_once(config, in_arrays=True) or trainings)) if asks else 1
+    return Size(trials, expected_epochs(config), given(in_arrays=False), given(in_arrays=True), generations)
 
 
 def roughly(profile: Profile) -> Profile:

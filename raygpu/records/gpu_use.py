@@ -21,6 +21,8 @@ class GpuUse:
         """Indices of the GPUs that trials have reported from, since this process began."""
         self.samples: dict[int, int] = {}
         """Samples trained on each GPU, of the whole run."""
+        self.rates: dict[str, float | None] = {}
+        """Training samples/s of each trial over the epochs of its last report; an array's change as members leave."""
         self._newest: dict[int, deque[tuple[float, int]]] = {}
         """Moments and samples of each GPU's reports in the last RATE_S seconds."""
         self._held: dict[str, tuple[float, int | None]] = {}

@@ -28,6 +28,8 @@ FOLDER = "slurm"
 SCRIPT = f"{FOLDER}/job.sh"
 RECORD = f"{FOLDER}/job.json"
 LOG = f"{FOLDER}/job.out"
+QUEUED_AGAIN = "is queued again"
+"""Message of a job from the end of a start on that it does not stay with, to its next start."""
 VARIABLE = "RAYGPU_SUBMITTED"
 """Variable by which a job tells its command the folder that was made for it at the submission."""
 
@@ -62,6 +64,8 @@ class SlurmJob:
     """Amount of results at the end of each start, by which a run that gets nowhere is noticed."""
     seconds: float = 0.0
     """Seconds of all earlier starts together."""
+    seconds_before: float = 0.0
+    """Those of them that were before the script was submitted, or sbatched by hand, the last time."""
     rgu_hours: float | None = None
     """RGU-hours of all starts so far; None without GPUs of known worth."""
 
@@ -103,6 +107,14 @@ def script_of(folder: Path) -> str | None:
         return None
     job = read(folder)
     return job.script or None if job is not None else None
+
+
+def used_s(folder: Path) -> float:
+    """Return the seconds that the job which runs a run has used since it was submitted, without this start; 0
+    elsewhere."""
+    named = os.environ.get(VARIABLE)
+    job = read(folder) if named is not None and Path(named).resolve() == folder.resolve() else None
+    return job.seconds - job.seconds_before if job is not None else 0.0
 
 
 def is_taken(folder: Path) -> bool:

@@ -56,9 +56,12 @@ class SubmittedJob:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a command that followed the job to its end: the driver's, or 130 if the job was stopped."""
+        """Exit code of a command that followed the job to its end: the driver's, or 130 if the job was stopped.
+
+        A job that has succeeded may have another code than 0, as 3 where MLflow lacks a part.
+        """
         if self.status == "SUCCEEDED":
-            return 0
+            return self.driver_exit_code or 0
         return 130 if self.status == "STOPPED" else self.driver_exit_code or 1
 
 

@@ -149,15 +149,10 @@ class Records:
                         record.further = further[result.epoch] = self.scoring.further_values(result.metrics)
                     if record.scores.last is not None and math.isfinite(record.scores.last):
                         self._curves.setdefault(trial_id, Curve()).add(result.epoch, record.scores.last)
-                if result.num_samples is not None and result.train_s is not None:
-                    record.samples_seen += result.num_samples
-                    record.train_s += result.train_s
-                    if gpu_index is not None:
-                        self.gpus.add(gpu_index, result.num_samples)
-                    record.samples_per_s = record.samples_seen / record.train_s
-                else:
-                    rate = result.samples_per_s  # a function's or script's own
-                    record.samples_per_s = rate if rate is not None and math.isfinite(rate) else None
+                if result.num_samples is not None and gpu_index is not None:
+                    self.gpus.add(gpu_index, result.num_samples)
+            if new:
+                self.gpus.rates[trial_id] = record.add_throughput(new)
             if best is not None:
                 record.scores.best, record.scores.best_epoch, record.scores.best_loss = best
                 further |= {r.epoch: self.scoring.further_values(r.metrics) for r in results if r.epoch == best.epoch}
@@ -345,7 +340,7 @@ class Records:
         trained in the last seconds counts if it is more.
         """
         running = [record for record in self.by_id.values() if record.status == "running"]
-        on_gpu = [record.samples_per_s for record in running if record.gpu_index == gpu_index]
+        on_gpu = [self.gpus.rates.get(each.trial.trial_id) for each in running if each.gpu_index == gpu_index]
         rates = [rate for rate in on_gpu if rate is not None]
         recent = self.gpus.recent_rate(gpu_index)
         if recent is not None and any(record.samples_per_s is None for record in running):

@@ -39,6 +39,11 @@ class Signature:
     def __str__(self) -> str:
         return " ".join(f"{name}={text}" for name, text in self.values if text != ABSENT and name != ALL_NAMES)
 
+    @property
+    def without_folds(self) -> Signature:
+        """The signature of these trials in all folds."""
+        return Signature(self.values)
+
     @classmethod
     def of(cls, trial: Trial, names: Iterable[str]) -> Signature:
         """Return a trial's signature. names: the hyper-parameters that shape its program."""

@@ -49,11 +49,18 @@ def _require_shorter(read: int, part: Splits) -> None:
         )
 
 
-def require_whole(config: ProblemConfig, source: Source) -> None:
-    """Raise BadInput for settings of the data of a function or a script, which loads its own."""
-    for key in ("fraction", "samples_per_epoch"):
-        if (read := getattr(config.data, key)) not in (None, 1.0):
-            raise BadInput(f"data.{key}: read {read}; a {source.kind} loads its own data, and decides on its epochs")
+def require_own_settings(config: ProblemConfig, source: Source) -> None:
+    """Raise BadInput for settings of data and precision, which a function or a script decides itself."""
+    faults = [
+        f"data.{key}: read {read}; a {source.kind} loads its own data, and decides on its epochs"
+        for key in ("fraction", "samples_per_epoch")
+        if (read := getattr(config.data, key)) not in (None, 1.0)
+    ]
+    if config.gpu.precision != "float32":
+        advice = f"a {source.kind} sets its own precision; give --gpu.precision float32"
+        faults.append(f"gpu.precision: read {config.gpu.precision}; {advice}")
+    if faults:
+        raise BadInput(faults)
 
 
 def folds_of(config: SweepConfig, splits: Splits) -> Folds | None:

@@ -135,7 +135,7 @@ def mps_use(gpus: Sequence[Gpu]) -> Check:
 def releases(requirements: Sequence[Requirement] | None) -> Iterator[Check]:
     """Yield the checks of installed packages against raygpu's own requirements; None where they are not known."""
     if requirements is None:
-        yield Check("releases", "warning", "not known: raygpu is not installed", "pip install raygpu")
+        yield Check("releases", "warning", "not known: raygpu is not installed", "pip install . in its checkout")
         return
     versions, old = [], []
     for requirement in requirements:

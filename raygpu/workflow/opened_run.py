@@ -67,9 +67,11 @@ class SweepTrial:
         return kept_files(self.sweep.directory, self.trial_id)
 
     def load_model(self) -> Any:
-        """Return the trained model, on the CPU; of a function or script, the state of its last `raygpu.checkpoint`.
+        """Return the trained model, in evaluation mode on the CPU; of a function or script, the state of its last
+        `raygpu.checkpoint`.
 
-        Raises BadInput if the trial's checkpoint was not kept.
+        The model is that of the last epoch, or with `score = "best"` of the best. Raises BadInput if the trial's
+        checkpoint was not kept.
         """
         checkpoint = self.checkpoint
         if checkpoint is None:
@@ -232,8 +234,8 @@ class TrainRun(_Run):
         return None if best is None else float(best["score"])
 
     def load_model(self) -> Any:
-        """Return the model of the best epoch, on the CPU; of a function, the state of its last `raygpu.checkpoint` up
-        to that epoch.
+        """Return the model of the best epoch, in evaluation mode on the CPU; of a function, the state of its last
+        `raygpu.checkpoint` up to that epoch.
 
         Raises BadInput if there is no checkpoint.
         """

@@ -25,7 +25,7 @@ from raygpu.planning.profiles import Profile, Subject
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
-from raygpu.workflow.data_parts import cut_lines, part_of, require_whole
+from raygpu.workflow.data_parts import cut_lines, part_of, require_own_settings
 from raygpu.workflow.ray_startup import measuring_ray, require_no_ray
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPack, chosen_gpus, prepare_pack, require_precision
@@ -85,7 +85,7 @@ def subject_of(
     source, code = find(config, (source_folder or Path.cwd()).resolve())
     splits = None
     if not isinstance(code, Experiment):
-        require_whole(config, source)
+        require_own_settings(config, source)
     else:
         step = tried_step(config, source, code, trial.hyperparameters)
         splits = part_of(config, step.splits, trial.hyperparameters)

@@ -9,6 +9,7 @@ from typing import Any
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.records import slurm_job
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.fixed_fields import BEGUN, changed_lines, fixed_fields
 
@@ -25,6 +26,10 @@ FIXED: Mapping[str, Any] = {
 """Fields that stay as they were at a sweep's start. Those of `[gpu]` do, whatever the file says (`read_config`)."""
 TABLES = ("space.", "script.metrics.")
 """Beginnings of the names that a user chooses: a new one is a change."""
+LIMITS = ("trial_timeout_s", "silence_timeout_s", "time_budget_s")
+"""Limits of time, which a resumed sweep may change."""
+LEAST_S = 1.0
+"""Time budget of a start that finds it used up: it writes the results, and trains no more."""
 STATE_FILES = "experiment_state-*.json"
 
 
@@ -55,3 +60,19 @@ def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
     faults = changed_lines(folder, noted[BEGUN], fixed_fields(config, FIXED), TABLES)
     if faults:
         raise BadInput(faults)
+
+
+def in_the_time_left(folder: RunDirectory, config: SweepConfig) -> SweepConfig:
+    """Return the configuration with what the earlier starts of the Slurm job that goes on have left of the budget."""
+    used_s = slurm_job.used_s(folder.path)
+    if config.time_budget_s is None or not used_s:
+        return config
+    return config.model_copy(update={"time_budget_s": max(LEAST_S, config.time_budget_s - used_s)})
+
+
+def write_changes(folder: RunDirectory, config: SweepConfig) -> None:
+    """Write what a sweep that goes on has changed into its file, in which a time budget is that of a whole job."""
+    values = config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True)
+    if slurm_job.used_s(folder.path):
+        values.pop("time_budget_s", None)
+    folder.change_config(values)

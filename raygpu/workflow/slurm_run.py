@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from raygpu.devices import nvml
 from raygpu.devices.rgu import rgu
 from raygpu.devices.selection import select
 from raygpu.devices.slurm_allocation import allocation
-from raygpu.engines.slurm import commands, ray_nodes
+from raygpu.engines.slurm import command_output, commands, node_folders, ray_nodes
 from raygpu.engines.slurm.ray_nodes import RayNodes
-from raygpu.errors import RaygpuError, one_line
+from raygpu.errors import RaygpuError
 from raygpu.records import slurm_job
 from raygpu.records.slurm_job import SlurmJob
 from raygpu.tracking import carried_store
 from raygpu.workflow.slurm_course import INTERRUPTED, Cause, course, progress_of, usage_line, words_to_run
+from raygpu.workflow.slurm_stores import JobStores
 
 LOOK_S = 0.2
 ASK_S = 10.0
@@ -57,6 +58,9 @@ class Place:
     """Slurm's id of the job."""
     nodes: list[str]
     node_disk: Path
+    """The job's own folder on the node's disk."""
+    ray_folder: Path
+    """The folder of its Ray."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Place:
@@ -64,14 +68,13 @@ class Place:
         if "SLURM_JOB_ID" not in variables:
             raise RaygpuError("this is the driver of a Slurm job: sbatch the script, or run the command without it")
         number = variables["SLURM_JOB_ID"]
-        disk = f"/tmp/raygpu-{os.getuid()}-{number}"
         if "SLURM_ARRAY_JOB_ID" in variables:
             number = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
         nodes = variables.get("SLURM_JOB_NODELIST", "")
         several = variables.get("SLURM_JOB_NUM_NODES", "1") != "1"
-        return cls(
-            number, commands.hosts(nodes) if several else [nodes], Path(variables.get("RAYGPU_NODE_DISK") or disk)
-        )
+        folder = node_folders.job_folder(variables)
+        ray_folder = node_folders.ray_folder(folder, number)
+        return cls(number, commands.hosts(nodes) if several else [nodes], folder, ray_folder)
 
 
 class Driver:
@@ -82,23 +85,25 @@ class Driver:
         self.folder, self.command, self.words, self.max_restarts = folder, command, words, max_restarts
         self.place = Place.of(os.environ)
         self.cause: Cause | None = None
-        self._signals = 0
+        self._num_stops = 0
         self._began, self._asked_at = time.time(), -ASK_S
         self._killed_at = math.inf
-        job = slurm_job.read(folder) or SlurmJob(
+        self._num_requeues = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        self.job = job = slurm_job.read(folder) or SlurmJob(
             f"{command}-{folder.name}", command, self.place.number, str(folder), self._began
         )
-        again = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-        self.job = job.write(
+        self.stores = JobStores(job.store, self.place.number, self.place.node_disk, self._say)
+        self._note_down(
             slurm_id=self.place.number,
             started=job.started or self._began,
             ended=None,
             exit_code=None,
-            restarts=max(again, job.restarts + (job.started is not None)),
+            restarts=max(self._num_requeues, job.restarts + (job.started is not None)),
+            seconds_before=job.seconds_before if self._num_requeues else job.seconds,
             nodes=", ".join(self.place.nodes),
             message="",
         )
-        with suppress(OSError):
+        with suppress(OSError, RaygpuError):  # then it is not listed
             slurm_job.register(folder)
 
     def run(self) -> int:
@@ -107,24 +112,25 @@ class Driver:
             signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, set(CAUSES))
         place = self.place
-        place.node_disk.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            node_folders.make(place.node_disk, place.ray_folder)
             variables = self._variables()
             if len(place.nodes) > 1:
-                folder = ray_nodes.ray_folder(place.node_disk, place.number)
-                with (ray := RayNodes(place.nodes, folder, variables)) as address:
+                with (ray := RayNodes(place.nodes, place.ray_folder, variables)) as address:
                     exit_code = self._command(variables, self._of_cluster(address), ray)
             else:
                 exit_code = self._command(variables, [], None)
-        except RaygpuError as error:
-            print(f"raygpu: {error}", file=sys.stderr, flush=True)
+        except (RaygpuError, OSError) as error:
+            self._say(f"raygpu: {error}")
             exit_code = INTERRUPTED if self.cause is not None else 1
-        self._bring_back()
+        self.stores.bring_back()
         return self._end(exit_code)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
-        self.cause = self.cause or CAUSES[number]
+        """Note why the command is to end; a stop holds too where the time had run out, so that nothing comes again."""
+        self._num_stops += number == signal.SIGINT
+        if self.cause is None or (number == signal.SIGINT and self.cause != "told"):
+            self.cause = CAUSES[number]
         if number == signal.SIGTERM:
             self._killed_at = min(self._killed_at, time.monotonic() + TOLD_S)
 
@@ -134,47 +140,8 @@ class Driver:
         variables |= {"PYTHONUNBUFFERED": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
         variables[slurm_job.VARIABLE] = str(self.folder)
         if len(self.place.nodes) == 1:
-            variables.setdefault("RAY_TMPDIR", str(self._short(self.place.node_disk)))
-        return variables | self._store()
-
-    def _short(self, folder: Path) -> Path:
-        short_folder = ray_nodes.ray_folder(folder, self.place.number)
-        short_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return short_folder
-
-    def _store(self) -> dict[str, str]:
-        """Return the variables that say where the store of MLflow is, if that is a file: on this node, or nowhere."""
-        if not self.job.store:
-            return {}
-        shared = Path(self.job.store)
-        if "SLURM_ARRAY_JOB_ID" in os.environ:
-            return {carried_store.SPOOL_VARIABLE: "1"}
-        try:
-            holder = self._claimed(shared)
-        except OSError as error:
-            why = f"{shared} cannot be claimed ({error.strerror})"
-        else:
-            if holder is None:
-                disk, owner = str(self.place.node_disk), self.place.number
-                return {carried_store.FOLDER_VARIABLE: disk, carried_store.OWNER_VARIABLE: owner}
-            why = f"{shared} is in use by Slurm job {holder} ({carried_store.claim_of(shared)})"
-        self._say(f"{why}, so what is for MLflow waits in the run's folder")
-        return {carried_store.SPOOL_VARIABLE: "1"}
-
-    def _claimed(self, shared: Path) -> str | None:
-        """Claim a store, also from a job that has ended; return None, or the job that has it. Raises OSError."""
-        holder = carried_store.claim(shared, self.place.number)
-        if holder is None or holder == carried_store.UNKNOWN or self._lives(holder):
-            return holder
-        carried_store.release(shared, holder)
-        return carried_store.claim(shared, self.place.number)
-
-    def _lives(self, number: str) -> bool:
-        try:
-            state = commands.state(number)
-        except RaygpuError:
-            return True
-        return state is not None and state.is_live
+            variables.setdefault("RAY_TMPDIR", str(self.place.ray_folder))
+        return variables | self.stores.variables()
 
     def _of_cluster(self, address: str) -> list[str]:
         """Return the flags by which the command uses the job's Ray, once all of its GPUs are there."""
@@ -184,7 +151,7 @@ class Driver:
 
     def _command(self, variables: Mapping[str, str], more: Sequence[str], ray: RayNodes | None) -> int:
         """Run the command; interrupt it once there is a cause. Returns its exit code."""
-        words = [*words_to_run(self.command, self.words, self.folder), *more]
+        words = [*words_to_run(self.command, self.words, self.folder, self._num_requeues), *more]
         if carried_store.SPOOL_VARIABLE in variables and self.command in WITHOUT_JOURNAL:
             words += ["--tracking.enabled", "false"]
         again = f", start {self.job.restarts + 1}" if self.job.restarts else ""
@@ -198,17 +165,16 @@ class Driver:
             start_new_session=True,
         )
         notice = self._notice() if ray is None else None
-        heard = 0
+        num_sent = 0
         while process.poll() is None:
             time.sleep(LOOK_S)
             if self.cause is None and self._is_preempted(notice, ray):
-                self.cause, self._signals = "preempted", self._signals + 1
-            if self._signals > heard:
-                if not heard and self.cause is not None:
+                self.cause = "preempted"
+            if self.cause is not None and num_sent < 1 + (self._num_stops > 1):  # a second stop leaves checkpoints out
+                if not num_sent:
                     self._say(f"{SAID[self.cause]}: {self.command} writes its checkpoints")
-                if not heard or self.cause == "stopped":  # a second stop leaves them out
-                    process.send_signal(signal.SIGINT)
-                heard = self._signals
+                process.send_signal(signal.SIGINT)
+                num_sent += 1
             if time.monotonic() > self._killed_at:
                 self._say(f"{self.command} has not ended within {TOLD_S:g} s, and is killed")
                 process.kill()
@@ -243,60 +209,59 @@ class Driver:
         except RaygpuError:
             return False
 
-    def _stores(self) -> set[Path]:
-        """Return the SQLite files that this job may have claimed: the command may have named another than its job."""
-        expected = [Path(self.job.store)] if self.job.store else []
-        return {*expected, *carried_store.carried(self.place.node_disk)}
-
-    def _bring_back(self) -> None:
-        """Bring the stores of MLflow back from this node's disk."""
-        for store in self._stores():
-            try:
-                if carried_store.holder_of(store) == self.place.number:
-                    carried_store.bring_back(store, self.place.node_disk)
-            except Exception as error:  # noqa: BLE001 - the run's own files are complete without it
-                self._say(f"{store} could not be brought back ({one_line(error)}); raygpu deliver repairs it")
-
-    def _release(self, stores: Iterable[Path]) -> None:
-        """Give up the claims of this job."""
-        for store in stores:
-            carried_store.release(store, self.place.number)
-
     def _end(self, exit_code: int) -> int:
         """Note the end, and queue the job again if there is more to do. Returns the job's exit code."""
-        stores = self._stores()  # before the node's disk is emptied
+        stores = self.stores.claimed()  # before the node's disk is emptied
         progress = [*self.job.progress, progress_of(self.folder)]
         self._account(progress)
-        job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
-        if job_course.again:
-            try:
-                self.job = self.job.write(message="is queued again")
-                self._say("queued again, to go on from the checkpoints")
-                shutil.rmtree(self.place.node_disk, ignore_errors=True)
-                commands.requeue(self.place.number)
-                time.sleep(KILLED_S)  # Slurm ends this process meanwhile
-                return exit_code
-            except RaygpuError as error:
-                message = f"not queued again ({error}); it goes on by: sbatch {self.job.script}"
-        else:
-            message = job_course.message
+        message = self._queued_again(exit_code, progress)
+        if message is None:
+            return exit_code
         if message:
             self._say(message)
+        if self.cause == "told" and exit_code == 1:  # Slurm has ended Ray, too, beneath the command
+            exit_code = INTERRUPTED
         # A job that Slurm ends may come again, as after a preemption.
         is_last = self.cause != "told" or not self._comes_again()
         if is_last:
-            self._release(stores)
-        shutil.rmtree(self.place.node_disk, ignore_errors=True)
-        self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
+            self.stores.release(stores)
+        node_folders.delete(self.place.node_disk, self.place.ray_folder)
+        self._note_down(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code
+
+    def _queued_again(self, exit_code: int, progress: list[float]) -> str | None:
+        """Queue the job again if there is more to do; return None, or why it is not, empty where that is plain."""
+        job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
+        if not job_course.again:
+            return job_course.message
+        self._note_down(message=slurm_job.QUEUED_AGAIN)
+        node_folders.delete(self.place.node_disk, self.place.ray_folder)
+        if self.cause == "stopped" or self._is_cancelled():  # since the command was interrupted
+            return ""
+        try:
+            commands.requeue(self.place.number)
+        except RaygpuError as error:
+            return f"not queued again ({error}); it goes on by: sbatch {self.job.script}"
+        self._say("queued again, to go on from the checkpoints")
+        time.sleep(KILLED_S)  # Slurm ends this process meanwhile
+        return None
+
+    def _is_cancelled(self) -> bool:
+        """Return whether somebody has cancelled the job; Slurm's own reasons to end one let it come again."""
+        if self._killed_at == math.inf:
+            return False
+        try:
+            shown = commands.shown(self.place.number)
+        except RaygpuError:
+            return False
+        return command_output.is_cancelled(shown, self._num_requeues)
 
     def _comes_again(self) -> bool:
         """Return whether Slurm itself has queued the job again: while a job completes, its count of restarts tells."""
         try:
-            restarts = commands.shown(self.place.number).get("Restarts", "0")
+            return int(commands.shown(self.place.number).get("Restarts", "0")) > self._num_requeues
         except RaygpuError:
             return True
-        return int(restarts) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def _account(self, progress: list[float]) -> None:
         """Add this start to what the job has used, and print it."""
@@ -311,8 +276,17 @@ class Driver:
             here = sum(value for value in worth if value is not None) * num_nodes * seconds / 3600
             rgu_hours = (rgu_hours or 0.0) + here
         seconds += self.job.seconds
-        self.job = self.job.write(seconds=seconds, rgu_hours=rgu_hours, progress=progress)
+        self._note_down(seconds=seconds, rgu_hours=rgu_hours, progress=progress)
         self._say(usage_line(self.place.number, seconds / 3600, num_nodes, [gpu.name for gpu in gpus], rgu_hours))
 
+    def _note_down(self, **values: Any) -> None:
+        """Change the job's record; where its disk takes nothing more, the job goes on without."""
+        try:
+            self.job = self.job.write(**values)
+        except OSError as error:
+            self.job = replace(self.job, **values)
+            self._say(f"the job's record in {self.folder} cannot be written: {error.strerror}")
+
     def _say(self, line: str) -> None:
-        print(line, flush=True)
+        with suppress(OSError):  # the output is a file, too
+            print(line, flush=True)

@@ -36,7 +36,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
-from raygpu.workflow.resumed_sweep import SETS, begun_sets, begun_state
+from raygpu.workflow.resumed_sweep import SETS, begun_sets, begun_state, write_changes
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 NUM_BEST = 5
 """Number of trials, or sets, in the table at the end."""
-LIMITS = ("trial_timeout_s", "silence_timeout_s", "time_budget_s")
-"""Limits of time, which a resumed sweep may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +148,7 @@ class SweepUnderWay:
             else:
                 if (sets := begun_sets(folder)) is not None:
                     folder.write_run({SETS: sets})  # before the configuration has another number
-                folder.change_config(self.config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True))
+                write_changes(folder, self.config)
                 if sets is None:  # it has not begun yet
                     folder.write_run(begun_state(folder))
         return folder

@@ -37,7 +37,7 @@ from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import IN_EVERY_STEP
 from raygpu.training.torch.experiment import IGNORED, overrides
 from raygpu.workflow.cut_batches import cut_batch_lines, ends_of
-from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
+from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_own_settings
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
 from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread, used_by_raygpu
 from raygpu.workflow.set_by_data import SetByData
@@ -111,15 +111,21 @@ def _require_framework(source: Source) -> None:
         raise BadInput(f"experiment: {source.name} needs {extra}, which is not installed here: pip install {extra}")
 
 
-def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
-    """Load the data once, and check that the metric exists. Raises BadInput."""
+def problem(prepared: Prepared, source: Source, code: Any, *, is_new: bool = True) -> Problem:
+    """Load the data once, and check that the metric exists. Raises BadInput.
+
+    is_new: whether the sweep begins; one that goes on keeps a setting without effect that an earlier version took.
+    """
     config = prepared.config
     if config.command is not None:
         _require_script(config.command, Path(source.folder))
     if not isinstance(code, Experiment):
-        require_whole(config, source)
+        if is_new:
+            require_own_settings(config, source)
         _require_own_seeds(config)
-        return Problem(source, code, None)
+        has_width = config.gpu.mode != "process" and config.gpu.width != "auto"  # beside process, a line tells already
+        why = "only trials of a TorchExperiment or KerasExperiment share a process"
+        return Problem(source, code, None, [f"gpu.width has no effect: {why}"] if has_width else [])
     if config.gpu.fraction != "auto" and config.gpu.fraction > 1:
         raise BadInput(
             f"gpu.fraction: read {config.gpu.fraction:g}; a TorchExperiment or KerasExperiment trains on one GPU,"

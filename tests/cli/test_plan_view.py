@@ -20,7 +20,7 @@ from raygpu.search.space import parse
         (
             {"algorithm": "tpe", "generation": 3},
             [
-                "plan: tpe asks for 3 trials at a time, so 3 of 5 places are used; a larger --search.generation uses"
+                "plan: tpe asks for 3 trials at a time, so 3 of 5 slots are used; a larger --search.generation uses"
                 " more and learns less"
             ],
         ),
@@ -55,7 +55,7 @@ def test_many_signatures_and_what_they_cost() -> None:
 
 def test_no_end_of_values_and_a_few() -> None:
     (line,) = architecture_lines(Architectures(("dropout",), 8, 8, None, ("dropout",)), drawn=True)
-    assert line.endswith("; dropout has no end of values, which a short choice would mend")
+    assert line.endswith("; dropout has no end of values, which a choice of few values would fix")
     assert "[space] makes" not in line
     assert architecture_lines(Architectures(("hidden",), 3, 64, 3, ()), drawn=True) == []
     assert architecture_lines(None, drawn=True) == []

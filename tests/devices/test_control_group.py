@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raygpu.devices import control_group
-from raygpu.devices.control_group import available_bytes, cpu_quota
+from raygpu.devices.control_group import available_bytes, cpu_quota, limit_bytes
 
 MIB = 2**20
 
@@ -48,6 +48,7 @@ def test_a_container_of_v2(root: Path) -> None:
     v2(root, "150000 100000", str(300 * MIB), used=200 * MIB, cached=50 * MIB)
     assert cpu_quota() == 1.5
     assert available_bytes() == 150 * MIB
+    assert limit_bytes() == 300 * MIB
 
 
 def test_a_slice_above_the_group_binds(root: Path) -> None:
@@ -57,6 +58,7 @@ def test_a_slice_above_the_group_binds(root: Path) -> None:
     v2(root / "user.slice" / "session.scope", "400000 100000", str(80 * MIB), used=10 * MIB)
     assert cpu_quota() == 2.0
     assert available_bytes() == 10 * MIB
+    assert limit_bytes() == 80 * MIB
 
 
 def test_a_container_of_v1(root: Path) -> None:
@@ -67,6 +69,7 @@ def test_a_container_of_v1(root: Path) -> None:
     v1(root, "", quota=50000, limit=300 * MIB, used=200 * MIB, cached=50 * MIB)
     assert cpu_quota() == 0.5
     assert available_bytes() == 150 * MIB
+    assert limit_bytes() == 300 * MIB
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -79,8 +82,8 @@ def test_without_limits(root: Path, version: str) -> None:
         belongs(root, "0::/")
         v2(root)
         assert available_bytes() is None
-    assert cpu_quota() is None
+    assert cpu_quota() is limit_bytes() is None
 
 
 def test_a_system_without_control_groups(root: Path) -> None:
-    assert cpu_quota() is available_bytes() is None
+    assert cpu_quota() is available_bytes() is limit_bytes() is None

@@ -34,6 +34,7 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
     "balance": {"raygpu balance conf/train/digits.toml": "--workers 2 --rounds 2 --window-s 0.3 --turn-s 0.5"},
     "checkpoints": {"raygpu sweep conf/sweep/digits.toml --name search": "--trials 4 --epochs 3"},
     "experiments": {
+        "raygpu sweep mine.toml --experiment loop.py:train --data.fraction 1 --name loop": "--trials 2 --epochs 2",
         "raygpu sweep mine.toml --experiment photos:Net --name photos": "--trials 2 --epochs 2",
         "raygpu sweep mine.toml --experiment ratings:Ratings --name ratings": "--trials 4",
         "raygpu sweep mine.toml --experiment regression:Regression --metric mae --name regression": "--trials 4",

@@ -20,6 +20,7 @@ from raygpu.planning.cost_model import (
     at_once,
     options,
 )
+from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Point, Profile, Subject
 
 ROOMY = FreeMemory(host_gib=1000, device_gib=None)
@@ -82,6 +83,19 @@ def test_what_cannot_be_fused_is_packed_beside_what_can() -> None:
 def test_each_group_has_the_way_that_is_its_own() -> None:
     parts = [ProfiledGroup(SMALL, Size(64, 20, 64), fusable=True), ProfiledGroup(LARGE, Size(30, 20, 30), fusable=True)]
     assert options(parts, ROOMY)[0].fused == (True, False)
+
+
+def test_workers_of_two_shares_start_anew_in_each_generation() -> None:
+    def fused_in_part(members: int) -> float:
+        """Return the predicted seconds where the search asks for this many trials at once."""
+        parts = [
+            ProfiledGroup(SMALL, Size(64, 20, 64, members, 64 // members), fusable=True),
+            ProfiledGroup(SMALL, Size(64, 20, 64, members, 64 // members), fusable=False),
+        ]
+        return next(option.wall_s for option in options(parts, ROOMY) if any(option.fused))
+
+    one_array, eight_arrays = 1 + 64 * 20 * 1000 / 1e5, 8 * 1 + 64 * 20 * 1000 / 1.5e4
+    assert fused_in_part(8) - fused_in_part(64) == pytest.approx(eight_arrays - one_array + 7 * 2 * WORKER_S)
 
 
 def test_a_generation_bounds_what_runs_at_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from raygpu.cli.plan_view import decision_lines
 from raygpu.config import SweepConfig
-from raygpu.config.sections import ClusterSection, SweepClusterSection
+from raygpu.config.sections import ClusterSection, SearchSection, SweepClusterSection
 from raygpu.errors import BadInput
 from raygpu.planning.estimates import Estimates, Hardware
 from raygpu.planning.gpu_shares import ArrayPlan, Node, Plan
@@ -58,6 +58,42 @@ def test_arrays_that_are_preferred_are_taken_where_nothing_is_measured(
 
 
 @pytest.mark.parametrize(
+    ("search", "fused_rate", "mode"),
+    [
+        ({"algorithm": "random"}, 300, "fused"),
+        ({"algorithm": "tpe"}, 300, "process"),
+        ({"algorithm": "tpe"}, 900, "fused"),
+        ({"algorithm": "tpe", "generation": 8}, 300, "fused"),
+        ({"algorithm": "cmaes"}, 300, "fused"),
+    ],
+)
+def test_arrays_of_a_search_that_learns_repay_what_their_generations_do_not_teach(
+    search: dict[str, Any], fused_rate: float, mode: str
+) -> None:
+    sweep = config().model_copy(update={"search": SearchSection.model_validate(search)})
+    measured = estimates(process={1: 100, 2: 250}, fused={8: fused_rate})
+    on_split = estimates(process={1: 100, 2: 250}, split={4: fused_rate})
+    assert (decide(SIMULATED, sweep, 32, GROUPS, "split", on_split).mode == "split") == (mode == "fused")
+    decision = decide(SIMULATED, sweep, 32, [replace(GROUPS[0], reason=None)], "fused", measured)
+    fastest = min(decision.predicted["wall_s"].values())
+    assert (decision.mode, decision.predicted["wall_s"]["fused"] == fastest) == (mode, True)
+    lines = "\n".join(decision_lines(decision, sweep, SIMULATED, drawn=not sweep.search.learns))
+    assert ("the first is taken" in lines) == (mode == "process")
+
+
+def test_trials_of_a_fold_are_alone_where_their_signature_is_faster_so() -> None:
+    small, large = Signature((("hidden", "4"),)), Signature((("hidden", "8"),), fold_samples=(90, 10))
+    trials = GROUPS[0].trials
+    measured = estimates(process={1: 100, 2: 120}, fused={8: 900})
+    slow = (Point("process", 1, 100, 1.0), Point("process", 2, 190, 1.9), Point("fused", 8, 90, 0.9))
+    assert measured.reference is not None
+    measured.own = {large: replace(measured.reference, points=slow)}
+    decision = decide(SIMULATED, config(), 64, [Group(small, trials), Group(large, trials)], "fused", measured)
+    assert list(decision.alone) == [large.without_folds]
+    assert [group.reason is None for group in decision.groups] == [True, False]
+
+
+@pytest.mark.parametrize(
     ("gpu", "measured", "hardware", "why"),
     [
         ({}, FASTER, ON_CARD, "measured to be faster"),
@@ -78,18 +114,33 @@ def test_the_plan_says_when_packed_trials_run_under_mps(
     assert lines == ([] if why is None else [told])
 
 
-@pytest.mark.parametrize("budget", [None, 2.0, 0.25, 1e-4])
-def test_two_arrays_fit_into_a_time_budget(budget: float | None) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "budget", "members"),
+    [
+        ([1024], None, None),
+        ([1024], 2.0, None),
+        ([1024], 0.25, 128),
+        ([1024], 1e-4, 8),
+        ([256] * 4, 0.25, 32),
+        ([1004, *[2] * 10], 0.25, (256 - 20) // 2),  # its few odd ones make the large one no narrower
+    ],
+)
+def test_two_arrays_of_each_group_fit_into_a_time_budget(
+    sizes: list[int], budget: float | None, members: int | None
+) -> None:
     """budget: as a multiple of the predicted time."""
     wanted = config(mode="fused").model_copy(update={"trials": 1024})
-    groups = [Group(ONE, [Trial(Trial.name(i), i, {}) for i in range(1024)])]
+    groups = [
+        Group(Signature((("hidden", str(number)),)), [Trial(Trial.name(i), i, {}) for i in range(size)])
+        for number, size in enumerate(sizes)
+    ]
     measured = estimates(process={1: 100}, fused={1: 90, 64: 25_000})
     whole_s = decide(SIMULATED, wanted, 1024, groups, "fused", measured).options[0].wall_s
     limited = wanted.model_copy(update={"time_budget_s": None if budget is None else budget * whole_s})
     decision = decide(SIMULATED, limited, 1024, groups, "fused", measured)
     assert decision.mode == "fused"
     assert isinstance(decision.plan, ArrayPlan)
-    assert decision.plan.members == {None: None, 2.0: None, 0.25: 1024 // 8, 1e-4: 8}[budget]
+    assert decision.plan.members == members
     said = [line for line in decision_lines(decision, limited, SIMULATED, drawn=True) if "the sweep ends" in line]
     ends = "at the latest" if budget == 2.0 else "before its last trials"
     assert [ends in line for line in said] == ([True] if budget is not None else [])

@@ -179,6 +179,17 @@ def test_throughput_is_summed_over_the_trials_that_run_on_a_gpu() -> None:
     assert kept.gpu_throughput(10.0) == {0: 20.0, 1: 10.0}
 
 
+def test_throughput_of_a_gpu_is_that_of_the_last_reports() -> None:
+    kept = records()
+    for index in (0, 1):
+        kept.start(trial(index))
+        kept.add(f"t000{index}", [EpochResult(1, {"accuracy": 0.5}, num_samples=100, train_s=1.0)], 0)
+    kept.end("t0001", "stopped")  # the array steps faster without it
+    kept.add("t0000", [EpochResult(2, {"accuracy": 0.6}, num_samples=100, train_s=0.25)], 0)
+    assert kept.snapshot().samples_per_s[0] == 400.0
+    assert kept.by_id["t0000"].samples_per_s == 160.0, "of all its epochs"
+
+
 class Clock:
     """A clock that the test moves."""
 

@@ -168,14 +168,39 @@ def test_the_length_of_an_epoch_is_told_and_kept(found: Any, name: str) -> None:
     assert (problem.splits.num_train, problem.splits.samples_per_epoch) == (120, 60)
 
 
+CODES = {"function": {"experiment": "mine.py:train"}, "command": {"command": "python mine.py {lr}"}}
+
+
+def of_own_code(folder: Path, kind: str, *, is_new: bool = True, **values: Any) -> Problem:
+    (folder / "mine.py").write_text("def train(config): ...")
+    values |= {**CODES[kind], "trials": 1, "metric": "loss", "space": {"lr": 1}, "runs_dir": str(folder)}
+    prepared = prepare(SweepConfig.model_validate({**values, "tracking": {"enabled": False}}), "test")
+    return problem(prepared, *find(prepared.config, folder), is_new=is_new)
+
+
+@pytest.mark.parametrize("kind", CODES)
 @pytest.mark.parametrize(("key", "read"), [("samples_per_epoch", 100), ("fraction", 0.5)])
-def test_a_function_s_data_is_its_own(tmp_path: Path, key: str, read: float) -> None:
-    (tmp_path / "mine.py").write_text("def train(config): ...")
-    values = {"experiment": "mine.py:train", "trials": 1, "metric": "loss", "space": {"lr": 1}, "data": {key: read}}
-    config = SweepConfig.model_validate({**values, "tracking": {"enabled": False}, "runs_dir": str(tmp_path)})
-    prepared = prepare(config, "test")
-    with pytest.raises(BadInput, match=rf"data.{key}: read {read}; a function loads its own data"):
-        problem(prepared, *find(prepared.config, tmp_path))
+def test_a_function_s_data_is_its_own(tmp_path: Path, kind: str, key: str, read: float) -> None:
+    with pytest.raises(BadInput, match=rf"data.{key}: read {read}; a {kind} loads its own data"):
+        of_own_code(tmp_path, kind, data={key: read})
+
+
+@pytest.mark.parametrize("kind", CODES)
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_a_function_s_precision_is_its_own(tmp_path: Path, kind: str, precision: str) -> None:
+    with pytest.raises(BadInput) as fault:
+        of_own_code(tmp_path, kind, gpu={"precision": precision})
+    advice = f"a {kind} sets its own precision; give --gpu.precision float32"
+    assert fault.value.faults == (f"gpu.precision: read {precision}; {advice}",)
+    assert of_own_code(tmp_path, kind, is_new=False, gpu={"precision": precision}).splits is None, "it goes on"
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_a_width_that_no_function_has_is_told(tmp_path: Path, kind: str) -> None:
+    (line,) = of_own_code(tmp_path, kind, gpu={"width": 4}).notes
+    assert line.startswith("gpu.width has no effect: only trials of a TorchExperiment or KerasExperiment share")
+    assert not of_own_code(tmp_path, kind, gpu={"width": 4, "mode": "process"}).notes, "unused_settings tells of it"
+    assert not of_own_code(tmp_path, kind).notes
 
 
 def test_data_that_raises_names_its_line(found: Any) -> None:

@@ -8,9 +8,18 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.records import slurm_job
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.slurm_job import SlurmJob
 from raygpu.sweep import resumed_config
-from raygpu.workflow.resumed_sweep import STATE, VERSION, begun_sets, begun_state
+from raygpu.workflow.resumed_sweep import (
+    STATE,
+    VERSION,
+    begun_sets,
+    begun_state,
+    in_the_time_left,
+    write_changes,
+)
 
 CONFIG = {
     "experiment": "tests.cases:ramp",
@@ -117,3 +126,19 @@ def test_the_experiment_s_folder_may_have_been_moved(begun: RunDirectory) -> Non
     begun.config.write_text(text.replace("cases.py:ramp", "cases.py:other"))
     with pytest.raises(BadInput, match="the sweep began with"):
         resumed_config(begun, {})
+
+
+@pytest.mark.parametrize(("used_s", "left_s"), [(0.0, 6000.0), (4000.0, 2000.0), (6010.0, 1.0)])
+def test_the_starts_of_a_slurm_job_share_one_time_budget(
+    used_s: float, left_s: float, begun: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is nowhere written, so that each further start, and `for as long again`, have the whole in view."""
+    begun.change_config({"time_budget_s": 6000.0})
+    SlurmJob("sweep-a", "sweep", "7", str(begun.path), 0.0, seconds=500 + used_s, seconds_before=500).write()
+    config = begun.read_config()
+    assert in_the_time_left(begun, config).time_budget_s == 6000.0, "no job runs here"
+    monkeypatch.setenv(slurm_job.VARIABLE, str(begun.path))
+    start = in_the_time_left(begun, config)
+    assert start.time_budget_s == left_s
+    write_changes(begun, start)
+    assert begun.read_config().time_budget_s == 6000.0

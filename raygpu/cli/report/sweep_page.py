@@ -91,7 +91,7 @@ def _outcome(run: RunData) -> Section:
     at_once = summary["plan"].get("trials_per_gpu")
     table = gpu_figures.occupancy(run)
     if at_once is not None and table.rows:
-        rows.append(("most at once on a GPU", at_once, max(row[4] for row in table.rows)))
+        rows.append(("most processes at once on a GPU", at_once, max(row[4] for row in table.rows)))
     counts = [(name, summary[key]) for name, key in _COUNTS if summary.get(key)]
     tables = [
         _plan(summary["plan"]),
@@ -138,7 +138,7 @@ def _plan(plan: Mapping[str, Any]) -> Table:
         for part in parts
     ]
     members = f", at most {plan['members']} trials in each" if "members" in plan else ""
-    return Table(("GPUs", "at once on a GPU", "share", "why"), rows, f"the plan{members}")
+    return Table(("GPUs", "processes at once on a GPU", "share", "why"), rows, f"the plan{members}")
 
 
 def _best(run: RunData) -> Section:

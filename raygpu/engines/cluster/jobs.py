@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from raygpu.engines.cluster import runtime_env
+from raygpu.engines.cluster import ray_environment, runtime_env
 from raygpu.engines.cluster.ray_files import token_file
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.records import scratch
@@ -42,6 +42,8 @@ LOST_S = 300.0
 LOST = "the node of its driver, as a rule the head, was lost; a search or a training goes on by --resume"
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_WANTED = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH"
+SERVER = "RAY_API_SERVER_ADDRESS"
+"""Variable that Ray's client prefers to the address that it is given."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -57,7 +59,6 @@ class Jobs:
             raise BadInput(f"--address: has credentials in it; {TOKEN_WANTED}")
         self.address = address.rstrip("/")
         _choose_token(parts.hostname)
-        os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # which Ray's client prefers to what it is given
         from ray.job_submission import JobSubmissionClient
 
         for name in CLIENT_LOGGERS:
@@ -201,7 +202,8 @@ class Jobs:
         from ray.exceptions import AuthenticationError
 
         try:
-            yield
+            with ray_environment.variable(SERVER, self.address):
+                yield
         except AuthenticationError as error:
             reason = "it refused the token" if "failed" in str(error) else "it wants a token"
             raise BadInput(f"--address: {self.address}: {reason}; {TOKEN_WANTED}") from error
@@ -266,7 +268,7 @@ def _choose_token(host: str) -> None:
     path = token_file() if host in LOOPBACK else None
     has_file = path is not None and path.is_file()
     if named or has_file:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        ray_environment.show_token()
 
 
 def _packed(submission: Submission, folder: Path) -> Path:

@@ -33,7 +33,7 @@ LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo
 TOKEN_MODE = "RAY_AUTH_MODE"
 """Variable that Ray sets to `token` in a process that starts a local Ray, unless the user has given it."""
 _own: set[str] = set()
-"""Names of variables that raygpu or Ray has set, and not the user, because this process started a local Ray."""
+"""Names of variables that raygpu or Ray has set, and not the user, for the Ray that this process has used last."""
 
 
 def prepare(*, local: bool = False, starts: bool | None = None) -> None:
@@ -63,11 +63,27 @@ def prepare(*, local: bool = False, starts: bool | None = None) -> None:
         bind_to_loopback(is_on_loopback())
 
 
+def show_token() -> None:
+    """Have this process show the user's token to the cluster that it calls next, unless the user has given a mode.
+
+    The next `prepare` of another cluster forgets it.
+    """
+    if TOKEN_MODE in os.environ and TOKEN_MODE not in _own:
+        return
+    os.environ[TOKEN_MODE] = "token"
+    _own.add(TOKEN_MODE)
+    _read_token_mode()
+
+
 def _forget_token_mode() -> None:
     """Leave it to Ray again whether this process wants a token: a cluster without tokens could not call it back."""
     if os.environ.get(TOKEN_MODE) == "token":
         del os.environ[TOKEN_MODE]
-    if "ray" in sys.modules:
+    _read_token_mode()
+
+
+def _read_token_mode() -> None:
+    if "ray" in sys.modules:  # which has read the variable already
         from raygpu.engines.cluster.ray_private_api import read_token_mode
 
         read_token_mode()

@@ -180,6 +180,29 @@ def prestart_workers(node: Mapping[str, Any], number: int, keep_s: int) -> None:
             raise RuntimeError(f"Ray starts no workers: {error}") from error
 
 
+def address_of_auto() -> str:
+    """Return HOST:PORT of the cluster that `ray.init("auto")` joins. Raises ConnectionError without one."""
+    return str(services.canonicalize_bootstrap_address_or_die("auto"))
+
+
+def wants_token(address: str) -> bool:
+    """Return whether a cluster's head, HOST:PORT, refuses a call because it has no token, or another one.
+
+    `ray.init` would call it for 20 seconds, and then know no reason.
+    """
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    with init_grpc_channel(address) as channel:
+        head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        try:
+            head.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=ANSWER_S)
+        except grpc.RpcError as error:
+            return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)
+    return False
+
+
 def use_tokens() -> None:
     """Have this process show its token to the Ray that it joins, as Ray does itself when it starts one by default."""
     os.environ["RAY_AUTH_MODE"] = "token"

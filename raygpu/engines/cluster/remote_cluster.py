@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.node_actors import pinned, visible_of_raylet
+from raygpu.engines.cluster.ray_private_api import address_of_auto, wants_token
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.device import Device
@@ -39,6 +41,7 @@ CONNECT_S = 10.0
 ANSWER_S = 1.0
 EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 """First frame of both sides in HTTP/2, without settings; the fourth byte is its type: RFC 9113, section 3.4."""
+AUTO = "auto"
 KEY = "cluster.address"
 """Key of a configuration that has the address."""
 ASK_S = 2.0
@@ -95,9 +98,13 @@ def join(address: str, job: str = "", runtime_env: Mapping[str, Any] | None = No
             f"{key}: {ray_environment.ON_LOOPBACK}=0 is set, so that Ray listens on 127.0.0.1 alone and joins"
             " no cluster; unset it"
         )
-    _require_answer(address, key)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
+        is_found = address == AUTO
+        if is_found:  # Ray itself would show the user's token to any cluster; one without tokens could not call back
+            address = address_of_auto()
+        _require_answer(address, key)
+        _choose_token(address, key, is_found=is_found)
         return ray.init(
             address=address, job_config=named_job(job), runtime_env=runtime_env and dict(runtime_env), **settings
         )
@@ -164,6 +171,23 @@ def _require_answer(address: str, key: str) -> None:
         raise BadInput(f"{key}: read {address!r}, which is no head's port, as the dashboard's; that is often 6379")
 
 
+def _choose_token(address: str, key: str, *, is_found: bool) -> None:
+    """Show the user's token to a head that wants one. is_found: whether Ray has found it on this machine, or by
+    RAY_ADDRESS. Raises BadInput for another one: its token is for the user to turn on."""
+    if os.environ.get(ray_environment.TOKEN_MODE) == "token" or not wants_token(address):
+        return
+    if not is_found or ray_environment.TOKEN_MODE in os.environ:
+        raise BadInput(_token_wanted(address, key))
+    ray_environment.show_token()
+
+
+def _token_wanted(address: str, key: str) -> str:
+    return (
+        f"{key}: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
+        " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+    )
+
+
 def _may_be_head(connection: socket.socket) -> bool:
     """Return whether a server speaks HTTP/2, as Ray's head does, or says nothing. Ray would wait for any other one."""
     connection.settimeout(ANSWER_S)
@@ -177,10 +201,7 @@ def _may_be_head(connection: socket.socket) -> bool:
 
 def _not_joined(address: str, error: Exception, key: str) -> str:
     if isinstance(error, AuthenticationError):
-        return (
-            f"{key}: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
-            " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-        )
+        return _token_wanted(address, key)
     if isinstance(error, RuntimeEnvSetupError) or "package" in str(error).lower():
         return f"experiment: its folder cannot go to the nodes: {one_line(error)}; leave files out by a .rayignore"
     why = "none runs on this machine" if NO_RAY in str(error) else one_line(error)

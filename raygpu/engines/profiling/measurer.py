@@ -23,6 +23,7 @@ from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
 from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.sweep_plan import best_first, generations_ratio
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.signature import ITS_OWN, Group, Signature
 
@@ -282,7 +283,7 @@ class Measurer:
         """Return the fastest way to run the sweep by this profile of all its groups."""
         parts = Estimates(reference=profile).parts(self.groups, self.config)
         num_gpus = sum(node.num_gpus for node in hardware.nodes)
-        return options(parts, FreeMemory.of(hardware.nodes, None), num_gpus)[0]
+        return best_first(options(parts, FreeMemory.of(hardware.nodes, None), num_gpus), self.config)[0]
 
     def probe(self, cluster: Cluster, hardware: Hardware) -> Estimates:
         """Measure the largest group's trainings while the sweep repays it, keep the profile, and return estimates."""
@@ -295,7 +296,8 @@ class Measurer:
         mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
         assert self.splits is not None
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
-        probing = SweepProbe(cluster, workload, self._size, self._time_budget_s)
+        ratio = generations_ratio(self.config)
+        probing = SweepProbe(cluster, workload, self._size, self._time_budget_s, ratio)
         benchmark = probing.measure(ways, self._samples, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(

@@ -49,6 +49,8 @@ class SweepProbe:
     """Amount of the sweep's training."""
     time_budget_s: float = math.inf
     """Seconds after which the sweep ends."""
+    worth: float = 1.0
+    """How many times as fast as processes an array has to be."""
 
     def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> ConcurrencyBenchmark:
         """Measure one training alone, an array and, while the sweep repays it, wider arrays and more processes.
@@ -107,7 +109,7 @@ class SweepProbe:
         for n in sorted({min(n, self.size.of("process")) for n in numbers} - {1}):
             packed = {n: rate for (_, n), rate in _rates(benchmark, ["process"]).items()}
             # At best no process takes work from the others.
-            if array > numbers[-1] * packed.get(1, array):
+            if array > self.worth * numbers[-1] * packed.get(1, array):
                 benchmark.notes.append(f"{BEATEN} {numbers[-1]} processes cannot do as much as one array")
                 return
             last = max(packed, default=1)

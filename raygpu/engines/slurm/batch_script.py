@@ -14,7 +14,8 @@ from raygpu.records.slurm_job import SCRIPT, log_of
 TASK = "$SLURM_ARRAY_TASK_ID"
 UNQUOTED = re.compile(r"[\w@%+=:,./$-]+")
 TELEMETRY = "export RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true"
-NODE_DISK = "export RAYGPU_NODE_DISK=${SLURM_TMPDIR:-${TMPDIR:-/tmp}/raygpu-$(id -u)-$SLURM_JOB_ID}"
+NODE_DISK = "export RAYGPU_NODE_DISK=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/raygpu-$(id -u)-$SLURM_JOB_ID"
+"""A folder of the job's own in any case: the driver deletes it, and $SLURM_TMPDIR may have other files."""
 ENVIRONMENT = """\
 # A virtual environment on each node's own disk, from wheels that lie here: no internet is needed.
 srun --ntasks-per-node=1 bash -e -c '

@@ -106,6 +106,16 @@ def state_of(shown: Mapping[str, str]) -> State | None:
     )
 
 
+def is_cancelled(shown: Mapping[str, str], num_requeues: int) -> bool:
+    """Return whether somebody has cancelled a job that Slurm ends, by the fields of `scontrol show job`.
+
+    Its state is COMPLETING in any case. Slurm names its own reason, as TimeLimit, notes the time of a preemption, or
+    counts one restart more than `num_requeues`.
+    """
+    own_reason = shown.get("Reason", "None") != "None" or shown.get("PreemptTime", "None") != "None"
+    return bool(shown) and not own_reason and int(shown.get("Restarts", "0")) <= num_requeues
+
+
 def of_accounting(printed: str) -> State | None:
     """Return the state in what `sacct --parsable2 --noheader --format=State,ExitCode` prints for a job."""
     word, _, code = (printed.strip().splitlines() or [""])[0].partition("|")

@@ -48,8 +48,8 @@ class SlurmJobs:
             slurm_id = number if index is None else f"{number}_{index}"
             record = slurm_job.read(folder)
             if record is not None and record.slurm_id != slurm_id:  # else the job has begun already
-                record.write(slurm_id=slurm_id)
-            slurm_job.register(folder)
+                with suppress(OSError):  # the job notes it, too, when it begins
+                    record.write(slurm_id=slurm_id)
         return [f"{job.command}-{folder.name}" for folder in folders]
 
     def record(self, job_id: str) -> SlurmJob:
@@ -84,7 +84,8 @@ class SlurmJobs:
         state = self._state(record)
         if state is None or not state.is_live:
             return
-        if state.word in command_output.PENDING:
+        ends_a_start = record.message == slurm_job.QUEUED_AGAIN  # Slurm's word is COMPLETING for half a minute
+        if ends_a_start or state.word in command_output.PENDING:
             commands.cancel(record.slurm_id)
             record.write(exit_code=130, ended=time.time(), message="before it ran, or between two starts")
         else:
@@ -99,19 +100,21 @@ class SlurmJobs:
 
     def follow(self, job_id: str, write: Callable[[str], Any]) -> SubmittedJob:
         """Write a job's output, from its first line on, until the job ends for good; return its last state."""
-        log = _Log(slurm_job.log_of(Path(_noted(job_id).folder)), write)
+        folder = Path(_noted(job_id).folder)
+        log = _Log(slurm_job.log_of(folder), write)
         asked, waiting, has_ended = -ASK_S, "", False
         while True:
             log.more()
-            had_ended, has_ended = has_ended, _noted(job_id).exit_code is not None
+            record = slurm_job.read(folder)
+            had_ended, has_ended = has_ended, record is not None and record.exit_code is not None
             if time.monotonic() - asked >= ASK_S or (has_ended and not had_ended):
                 job = self._answered(job_id)
                 asked = time.monotonic()
                 if job is not None and job.is_over:
                     time.sleep(LAST_S)
                     log.more()
-                    job = self.job(job_id)  # which may have begun anew meanwhile
-                    if job.is_over:
+                    job = self._answered(job_id)  # which may have begun anew meanwhile
+                    if job is not None and job.is_over:
                         return job
                 if job is not None and job.status == "PENDING" and job.message != waiting:
                     waiting = job.message
@@ -128,10 +131,11 @@ class SlurmJobs:
             return None
 
     def waits_in_vain(self, job_ids: list[str]) -> list[str]:
-        """Return a line for each reason for which Slurm will never start these jobs."""
-        live = commands.queue()
-        numbers = [self.record(job_id).slurm_id for job_id in job_ids]
-        return command_output.hopeless([live[number] for number in numbers if number in live])
+        """Return a line for each reason for which Slurm will never start these jobs, as far as it answers."""
+        live = _queue()
+        numbers = {record.job_id: record.slurm_id for record in reversed([*slurm_job.submitted()])}  # the newest counts
+        states = [live.get(numbers.get(job_id, "")) for job_id in job_ids]
+        return command_output.hopeless([state for state in states if state is not None])
 
     def _state(self, record: SlurmJob) -> State | None:
         """Return Slurm's state of a job; a job that has said how it ended is not asked for."""
@@ -190,7 +194,8 @@ class _Files:
         return [self.script, *(folder / slurm_job.RECORD for folder in self._folders)]
 
     def __enter__(self) -> _Files:
-        """Write the files. Raises BadInput if they cannot be written."""
+        """Write the files, and note the folders. Raises BadInput if they cannot be written."""
+        slurm_job.registry()  # raises BadInput before there is anything to undo
         earlier = [slurm_job.read(folder) for folder in self._folders]
         try:
             for path in self._paths():
@@ -208,6 +213,7 @@ class _Files:
                     store=self._store,
                 )
                 record.write(seconds=entry.seconds if entry else 0.0, rgu_hours=entry.rgu_hours if entry else None)
+                slurm_job.register(folder)
         except OSError as error:
             self._restore()
             raise BadInput(f"runs_dir: {self.script.parent} cannot be written: {error.strerror}") from error

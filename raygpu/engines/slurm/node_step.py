@@ -1,4 +1,5 @@
-"""Ray on a further node of a Slurm job, run there by srun; it ends when standard input closes.
+"""Ray on a further node of a Slurm job, run there by srun; it ends when standard input closes, and deletes what the job
+has left on the node.
 
 python -m raygpu.engines.slurm.node_step HEAD:PORT FOLDER
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.engines.cluster import process_guard
+from raygpu.engines.slurm import node_folders
 from raygpu.engines.slurm.ray_nodes import address_of, start_flags
 
 
@@ -18,8 +20,12 @@ def main() -> int:
     """Start Ray with what the job has of this node, and return its exit status."""
     head, folder = sys.argv[1:]
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = [*start_flags(allocation(), head, folder), "--node-ip-address", address_of(os.environ["SLURMD_NODENAME"])]
-    return process_guard.keep([*process_guard.RAY_START, *flags])
+    try:
+        address = address_of(os.environ["SLURMD_NODENAME"])
+        flags = [*start_flags(allocation(), head, folder), "--node-ip-address", address]
+        return process_guard.keep([*process_guard.RAY_START, *flags])
+    finally:
+        node_folders.delete_on_further_node(node_folders.job_folder(os.environ), Path(folder))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ does not start where one runs already; so two jobs on one node would end each ot
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import sys
@@ -25,8 +24,6 @@ from raygpu.engines.slurm import commands
 from raygpu.errors import RaygpuError
 
 START_S = 300.0
-LONGEST_FOLDER = 36
-"""Longest path of Ray's folder: with its sockets' names it has to stay below 107 bytes."""
 TOKEN, TOKEN_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
 OWN_PORTS = (
     *("--node-manager-port", "0", "--object-manager-port", "0", "--min-worker-port", "0", "--max-worker-port", "0"),
@@ -71,12 +68,6 @@ def _own_token() -> str:
         with suppress(OSError):
             return path.read_text().strip()
     return secrets.token_hex(32)
-
-
-def ray_folder(node_disk: Path, job: str) -> Path:
-    """Return a folder for Ray on the node's disk, short enough for its sockets."""
-    folder = node_disk / "ray"
-    return folder if len(str(folder)) <= LONGEST_FOLDER else Path(f"/tmp/rg-{os.getuid()}-{job}")
 
 
 class RayNodes:

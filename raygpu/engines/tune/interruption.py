@@ -68,7 +68,10 @@ class PausingScheduler(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Pause the trial if the sweep is to stop."""
-        return str(TrialScheduler.PAUSE if self.live.stopping else TrialScheduler.CONTINUE)
+        if not self.live.stopping:
+            return str(TrialScheduler.CONTINUE)
+        self.live.records.release(trial.trial_id)  # Tune may start one that it has staged in its place
+        return str(TrialScheduler.PAUSE)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the next trial to run; none if the sweep is to stop."""

@@ -138,12 +138,20 @@ class ArraySearcher(Searcher):
         self.waiting = self._requests(drawn)
 
     def _requests(self, trials: Sequence[Trial]) -> list[ArrayRequest]:
-        """Return requests for these trials: in fused mode the arrays, the widest first, and then the trials alone."""
+        """Return requests for these trials: in fused mode the arrays, the widest first, and then the trials alone.
+
+        A lone one beside the arrays of a generation becomes an array too, if not more than one on each of their slots:
+        for a trial with another share of the GPU, the arrays' worker would end, and start anew for the next generation.
+        """
         if self.live.grouper is None:
             return [ArrayRequest((trial.trial_id,), fused=False) for trial in trials]
         assert isinstance(self.plan, ArrayPlan)
         groups = self.live.grouper.groups(trials)
-        arrays = array_members(groups, self.plan.arrays.slots, self.plan.members)
+        slots = self.plan.arrays.slots
+        lone = [] if self.drawn else [group for group in groups if self.live.grouper.may_be_array(group)]
+        if len(lone) <= slots and any(group.reason is None for group in groups):
+            groups = [replace(group, reason=None) if group in lone else group for group in groups]
+        arrays = array_members(groups, slots, self.plan.members)
         requests = [ArrayRequest(names, fused=True) for names in arrays]
         alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
         return [*requests, *(ArrayRequest((name,), fused=False) for name in sorted(alone, key=Trial.order))]
@@ -245,6 +253,8 @@ class ArraySearcher(Searcher):
 
         Trials are ordered alone if more arrays failed with this error than one bad trial can cause.
         """
+        if len(left) == 1:
+            return halves(left)
         counts = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
         counts[0] += 1
         if counts[0] > 1 + math.ceil(math.log2(counts[1])):

@@ -29,6 +29,9 @@ class Grouper(Protocol):
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
         """Return the trials in groups; each that is not fused has its reason."""
 
+    def may_be_array(self, group: Group) -> bool:
+        """Return whether an array of a lone trial is known to train as the trial alone."""
+
     def refuse(self, trial: Trial, reason: str) -> None:
         """Train trials of this one's signature alone from now on."""
 
@@ -70,6 +73,14 @@ class TorchGrouper:
         with contextlib.chdir(self._folder):
             return self._groups(trials)
 
+    def may_be_array(self, group: Group) -> bool:
+        """Return whether an array of a lone trial is known to train as the trial alone: others of its kind have passed
+        a dry run."""
+        if group.reason != ITS_OWN or group.signature.without_folds in self.alone:
+            return False
+        reason, tried = self._obstacles.get(_kind(group), (None, None))
+        return tried is not None and reason is None
+
     def refuse(self, trial: Trial, reason: str) -> None:
         """Train trials of this one's signature alone from now on."""
         self.alone[self._signature(trial)] = reason
@@ -95,7 +106,7 @@ class TorchGrouper:
                 fold_signature = self._with_fold(signature, trial)
                 groups.setdefault(fold_signature, Group(fold_signature)).trials.append(trial)
         for group in groups.values():
-            group.reason = self._obstacle(group) or self.alone.get(Signature(group.signature.values))
+            group.reason = self._obstacle(group) or self.alone.get(group.signature.without_folds)
         if 1 < len(groups) <= MOST_SIZES:  # one kind alone is compared with no other
             for group in groups.values():
                 group.num_parameters = self._dry_run.num_parameters(self._experiment, group.trials[0])
@@ -109,11 +120,7 @@ class TorchGrouper:
     def _obstacle(self, group: Group) -> str | None:
         if len(group.trials) == 1:
             return ITS_OWN
-        values = group.signature.values
-        # Each optimizer is tested against torch.optim's; what a model does may depend on the size of a batch.
-        settings = OptimizerSettings.of(group.trials[0].hyperparameters)
-        size = str(settings.parts_of(settings.batch_size))
-        key = (*(value for value in values if value[0] not in READ_BY_RAYGPU), ("batch_size", size))
+        key = _kind(group)
         chosen = representatives(group.trials, group.signature)
         names = differing_names(chosen)
         reason, tried = self._obstacles.get(key, (None, None))
@@ -121,6 +128,14 @@ class TorchGrouper:
             reason = self._dry_run.obstacle(self._experiment, self._splits, chosen, self._precision)
             self._obstacles[key] = reason, names | (tried or frozenset())
         return reason
+
+
+def _kind(group: Group) -> tuple[tuple[str, str], ...]:
+    """Return what a dry run of a group's trials depends on."""
+    # Each optimizer is tested against torch.optim's; what a model does may depend on the size of a batch.
+    settings = OptimizerSettings.of(group.trials[0].hyperparameters)
+    size = str(settings.parts_of(settings.batch_size))
+    return (*(value for value in group.signature.values if value[0] not in READ_BY_RAYGPU), ("batch_size", size))
 
 
 class KerasGrouper:
@@ -136,6 +151,10 @@ class KerasGrouper:
 
     def refused(self, trial: Trial) -> bool:
         """Return False: no trial is refused."""
+        return False
+
+    def may_be_array(self, group: Group) -> bool:
+        """Return False: no trial is alone."""
         return False
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,3 +150,48 @@ def test_a_token_over_a_network_in_the_clear_is_noticed(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
     assert unprotected(address) is expected
+
+
+@pytest.fixture
+def dashboard() -> Iterator[str]:
+    """The address of a dashboard that wants a token, and says its version."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = self.headers.get("Authorization") == "Bearer " + "a" * 64
+            self.send_response(200 if allowed else 401)
+            self.end_headers()
+            version = {"version": "4", "ray_version": "2.0.0", "ray_commit": "x", "session_name": "x"}
+            self.wfile.write(json.dumps(version if allowed else {}).encode())
+
+        def log_message(self, *words: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("mode", "said"), [(None, ["1", "None 0"]), ("disabled", ["wants a token", "disabled 0"])])
+def test_a_process_that_had_a_local_ray_shows_its_token_to_a_cluster(
+    mode: str | None, said: list[str], dashboard: str
+) -> None:
+    """Afterwards, nothing of it is left for the next cluster."""
+    code = (
+        "import os, ray; from raygpu.engines.cluster import ray_environment as e; e.prepare(local=True)\n"
+        "from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default as start\n"
+        "from ray._raylet import get_authentication_mode as mode\n"
+        "start(); e.prepare()\n"
+        "from raygpu.engines.cluster.jobs import Jobs\n"
+        "from raygpu.errors import BadInput\n"
+        f"try:\n    Jobs('{dashboard}'); print(mode())\n"
+        "except BadInput as fault:\n    print('wants a token' if 'it wants a token' in str(fault) else fault)\n"
+        "del os.environ['RAY_AUTH_TOKEN']; e.prepare()\n"
+        "print(os.environ.get('RAY_AUTH_MODE'), mode(), os.environ.get('RAY_API_SERVER_ADDRESS', ''))"
+    )
+    left_out = ("RAY_AUTH_MODE", "RAY_API_SERVER_ADDRESS")
+    variables = {name: value for name, value in os.environ.items() if name not in left_out}
+    variables |= {"RAY_AUTH_TOKEN": "a" * 64} | ({} if mode is None else {"RAY_AUTH_MODE": mode})
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=120)
+    assert [line.strip() for line in done.stdout.splitlines()] == said, done.stderr

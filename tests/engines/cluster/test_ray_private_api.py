@@ -155,3 +155,8 @@ def test_ray_still_follows_its_logs_by_this_name() -> None:
     program = Path(services.RAY_PATH, services.RAY_PRIVATE_DIR, "log_monitor.py")
     assert program.is_file()
     assert ray_private_api._is_log_monitor(program)
+
+
+def test_ray_still_finds_the_cluster_for_auto_by_this_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert ray_private_api.address_of_auto() == "10.0.0.1:6379"

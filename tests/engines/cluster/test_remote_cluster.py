@@ -6,11 +6,17 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
+import grpc
 import pytest
+import ray
 
-from raygpu.engines.cluster.remote_cluster import connect
+from raygpu.engines.cluster import ray_environment, remote_cluster
+from raygpu.engines.cluster.remote_cluster import connect, join
 from raygpu.errors import BadInput
 from tests.services.ray_cluster import RayCluster
 from tests.tracking.services import free_port
@@ -18,7 +24,7 @@ from tests.tracking.services import free_port
 NODE = "127.0.0.12"
 WAITING = """
 import json, sys, threading, time
-from raygpu.engines.cluster import ray_environment
+from raygpu.engines.cluster import ray_environment, remote_cluster
 ray_environment.prepare(local=False)
 from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL as CHANNEL
 from ray.experimental.internal_kv import _internal_kv_get
@@ -92,3 +98,75 @@ def test_a_web_server_is_no_head() -> None:
         with pytest.raises(BadInput, match="which is no head's port"):
             connect(f"127.0.0.1:{server.server_port}")
         server.shutdown()
+
+
+@pytest.fixture
+def head(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a head that refuses calls with this status."""
+
+    class Refuses(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                lambda wanted, context: context.abort(request.param, "InvalidAuthToken")
+            )
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Refuses()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """The addresses that Ray is to join, each with the mode of tokens then, in a process whose user has chosen none."""
+    addresses: list[tuple[str, str | None]] = []
+    for name in (ray_environment.TOKEN_MODE, ray_environment.ON_LOOPBACK):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ray_environment, "_own", set())
+    monkeypatch.setattr(ray_environment, "_read_token_mode", lambda: None)
+    monkeypatch.setattr(
+        ray, "init", lambda address, **options: addresses.append((address, os.environ.get(ray_environment.TOKEN_MODE)))
+    )
+    return addresses
+
+
+@pytest.mark.parametrize(
+    ("head", "mode"),
+    [(grpc.StatusCode.UNAUTHENTICATED, "token"), (grpc.StatusCode.UNIMPLEMENTED, None)],
+    indirect=["head"],
+)
+def test_a_cluster_that_is_found_is_shown_a_token_if_it_wants_one(
+    head: str, mode: str | None, joined: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_cluster, "address_of_auto", lambda: head)
+    join("auto")
+    assert joined == [(head, mode)]
+    ray_environment.prepare()
+    assert ray_environment.TOKEN_MODE not in os.environ, "the next cluster may have no tokens"
+
+
+def test_where_no_cluster_runs_auto_is_one_line(
+    joined: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> str:
+        raise ConnectionError(f"{remote_cluster.NO_RAY}. Please specify")
+
+    monkeypatch.setattr(remote_cluster, "address_of_auto", none)
+    with pytest.raises(BadInput, match=r"no Ray at 'auto' \(none runs on this machine\)"):
+        join("auto")
+
+
+@pytest.mark.parametrize("head", [grpc.StatusCode.UNAUTHENTICATED], indirect=True)
+def test_the_token_for_a_cluster_that_is_named_is_turned_on_by_the_user(
+    head: str, joined: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match="wants its token; set RAY_AUTH_MODE=token"):
+        join(head)
+    monkeypatch.setenv(ray_environment.TOKEN_MODE, "disabled")
+    monkeypatch.setattr(remote_cluster, "address_of_auto", lambda: head)
+    with pytest.raises(BadInput, match="wants its token; set RAY_AUTH_MODE=token"):
+        join("auto")
+    monkeypatch.setenv(ray_environment.TOKEN_MODE, "token")
+    join(head)
+    assert joined == [(head, "token")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raygpu.devices.slurm_allocation import Allocation
-from raygpu.engines.slurm.ray_nodes import LONGEST_FOLDER, environment, ray_folder, start_flags
+from raygpu.engines.slurm.ray_nodes import environment, start_flags
 
 
 def value(flags: list[str], name: str) -> str:
@@ -56,8 +56,3 @@ def test_the_token_is_that_of_the_user(tmp_path: Path, monkeypatch: pytest.Monke
     assert file.read_text() == token
     assert file.stat().st_mode & 0o077 == 0
     assert environment({})["RAY_AUTH_TOKEN"] == token
-
-
-def test_a_folder_whose_sockets_have_short_names() -> None:
-    assert ray_folder(Path("/tmp/d"), "12") == Path("/tmp/d/ray")
-    assert len(str(ray_folder(Path("/localscratch/somebody-with-a-long-name.12345678.0"), "12"))) <= LONGEST_FOLDER

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ import pytest
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.tune import interruption
+from raygpu.records.device import Device
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trial_records import Records
+from raygpu.search.scoring import Scoring
 from tests.processes import LOOPBACK, as_users_have_it, listeners, terminate_all
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,6 +53,16 @@ def test_every_running_trial_saves_a_checkpoint_first(config: Any, tmp_path: Pat
     assert resumed.summary["completed"] == 2
     assert epochs(tmp_path, 1) == list(range(1, 9)), "no epoch was trained again"
     assert epochs(tmp_path, 2) == list(range(1, 9))
+
+
+def test_a_paused_trial_holds_no_share_of_its_gpu() -> None:
+    records = Records(2, Scoring("x", True), [Device(0, "node", "0", "T4")], 1)
+    records.hold("tune-0", ["t0000"], 0.5)
+    live: Any = SimpleNamespace(records=records, stopping=False)
+    scheduler, trial = interruption.PausingScheduler(live), SimpleNamespace(trial_id="tune-0")
+    assert (scheduler.on_trial_result(None, trial, {}), records.snapshot().held) == ("CONTINUE", {0: 0.5})
+    live.stopping = True
+    assert (scheduler.on_trial_result(None, trial, {}), records.snapshot().held) == ("PAUSE", {0: 0.0})
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from raygpu.search.generations import Generations
 from raygpu.search.repeats import Repeats, Repetition
 from raygpu.search.samplers import DrawnTrials, OptunaSampler
 from raygpu.search.scoring import Scoring
-from raygpu.search.signature import Group, Signature
+from raygpu.search.signature import ITS_OWN, Group, Signature
 from raygpu.search.space import parse
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.fused.groups import TorchGrouper
@@ -76,6 +76,17 @@ def test_a_fault_of_all_is_not_halved_to_the_end() -> None:
     assert sum(size for size, fused in orders if not fused) == 64
 
 
+def test_a_failed_array_of_one_does_not_count_as_one_of_many() -> None:
+    one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 9)
+    shares = RetryShares(one_gpu, lambda trial: Signature(()))
+    live = LiveSweep(sweep_context(Records(9, Scoring("accuracy", True), [], 1)), shares, OneGroup(), None)
+    both = ArrayPlan(one_gpu, one_gpu)
+    searcher = ArraySearcher(DrawnTrials([]), live, both, DeviceSlots(one_gpu), drawn=False)
+    assert searcher._again(["t0000"], "ValueError: boom") == [ArrayRequest(("t0000",), fused=False)]
+    names = [Trial.name(i) for i in range(1, 9)]
+    assert [len(part.trial_ids) for part in searcher._again(names, "ValueError: boom")] == [4, 4]
+
+
 def test_nothing_fails() -> None:
     assert outcome(5, set()) == [(5, True)]
 
@@ -99,6 +110,47 @@ def test_trials_alone_come_in_the_order_of_the_search() -> None:
     searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     assert searcher.suggest("tune-0")["trial_ids"] == ["t9999"]
     assert [request.trial_ids for request in searcher.waiting] == [("t10000",), ("t10001",)]
+
+
+class SomeAreLone(TorchGrouper):
+    """The last trials have signatures of their own, whose kind has passed a dry run."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def groups(self, trials: Any) -> list[Group]:
+        alike = Group(Signature((("hidden", "4"),)), list(trials[: -self.number]))
+        lone = [Group(Signature((("hidden", trial.trial_id),)), [trial], ITS_OWN) for trial in trials[-self.number :]]
+        return [alike, *lone] if alike.trials else lone
+
+    def may_be_array(self, group: Group) -> bool:
+        return group.reason == ITS_OWN
+
+
+@pytest.mark.parametrize(
+    ("lone", "gpus", "drawn", "arrays"),
+    [
+        (1, 1, False, [7, 1]),
+        (1, 1, True, [8 - 1]),
+        (2, 1, False, [6]),  # one after the other they would take longer than side by side
+        (8, 8, False, []),
+        (1, 4, False, [3, 2, 2, 1]),
+    ],
+)
+def test_a_lone_trial_of_a_generation_has_the_share_of_an_array(
+    lone: int, gpus: int, drawn: bool, arrays: list[int]
+) -> None:
+    count = 8
+    trials = [Trial(Trial.name(i), i, {}) for i in range(count)]
+    whole = plan([Node(8, gpus, 100)], {"": Choice(Share(), "")}, count)
+    shares = RetryShares(whole, lambda trial: Signature(()))
+    live = LiveSweep(sweep_context(Records(count, Scoring("accuracy", True), [], 1)), shares, SomeAreLone(lone), None)
+    halves = plan([Node(8, gpus, 100)], {"": Choice(Share(2), "")}, count)
+    searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(whole, halves), DeviceSlots(whole), drawn=drawn)
+    first = searcher.suggest("tune-0")
+    requests = [(len(first["trial_ids"]), first["fused"]), *((len(r.trial_ids), r.fused) for r in searcher.waiting)]
+    assert sorted((size for size, fused in requests if fused), reverse=True) == arrays
+    assert sum(size for size, _ in requests) == count
 
 
 class Told:

@@ -44,6 +44,12 @@ def test_fuser_groups_by_signature_and_asks_once(monkeypatch: pytest.MonkeyPatch
     assert [group.reason for group in groups[:3]] == [None, ITS_OWN, None]
     assert "hidden" in (groups[3].reason or "")
     assert asked == [["t0000", "t0002"]]
+    assert [grouper.may_be_array(group) for group in groups] == [False] * 4, "no trial like t0001 was tried"
+    (lone,) = grouper.groups(trials({}, own[:1]))
+    assert grouper.may_be_array(lone)
+    grouper.refuse(lone.trials[0], "differs")
+    assert not grouper.may_be_array(lone)
+    grouper.alone.clear()
     assert ids(grouper.groups(trials({}, own))) == ids(groups)
     assert len(asked) == 1
 

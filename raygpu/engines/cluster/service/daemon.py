@@ -31,7 +31,8 @@ FILL_S = 2.0
 """Seconds between two looks at the pool, and from the last change of its users to the first."""
 PRUNE_S = 60.0
 MOST_FAULTS = 5
-"""Number of looks in sequence at which Ray may not answer before the service ends."""
+"""Number of looks in sequence at which Ray may not answer before the service ends, and of processes in sequence that
+may end before they wait for a command before no further one is started."""
 STANDBY = "raygpu.engines.cluster.service.standby"
 """Program of the process that waits for a command."""
 _numbers = itertools.count(1)
@@ -75,7 +76,7 @@ class ServiceDaemon:
         self._filling = threading.Thread(target=self._fill)
         """Thread that looks after the workers: Ray may take its time to answer, and commands are not to wait for it."""
         self._idle_workers = 0
-        self._faults = 0
+        self._faults = self._standby_faults = 0
 
     def run(self) -> None:
         """Serve commands until the service is told to end, has had none for its idle time, or has lost its Ray."""
@@ -246,11 +247,24 @@ class ServiceDaemon:
             if not self._filling.is_alive():
                 self._filling = threading.Thread(target=self._fill, name="pool", daemon=True)
                 self._filling.start()
-            if self._standby is None or self._standby.has_ended:
-                self._standby = StandbyProcess(self.folder)
+            self._keep_standby()
         if now - self._pruned > PRUNE_S:
             self._pruned = now
             log_files.prune(Path(self._ray["logs"]))
+
+    def _keep_standby(self) -> None:
+        """Have a process wait for the next command, unless one after the other fails."""
+        if self._standby is not None and not self._standby.has_ended:
+            if self._standby.is_ready:
+                self._standby_faults = 0
+            return
+        self._standby_faults += self._standby is not None
+        self._standby = None
+        if self._standby_faults < MOST_FAULTS:
+            self._standby = StandbyProcess(self.folder)
+        elif self._standby_faults == MOST_FAULTS:
+            self._standby_faults += 1
+            self.say(f"{MOST_FAULTS} processes in sequence ended before they waited for a command: none waits any more")
 
     def _fill(self) -> None:
         try:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import raygpu
-from raygpu.devices import host
+from raygpu.devices import control_group, host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
 
@@ -57,8 +57,8 @@ class Fingerprint:
     """UUIDs of the GPUs of each of Ray's nodes; one empty list where a GPU is simulated."""
     cpus: Sequence[int]
     """CPUs that the processes may run on."""
-    limits: Mapping[str, int]
-    """Resource limits, and the nice value."""
+    limits: Mapping[str, float]
+    """Resource limits, those of control groups, and the nice value; -1 for no limit."""
     of_a_command: Mapping[str, str]
     """Digests of the variables that count at the start of a command, beside those of any process."""
 
@@ -70,7 +70,9 @@ class Fingerprint:
             with suppress(metadata.PackageNotFoundError):
                 versions[name] = metadata.version(name)
         nodes = [[gpu.uuid for gpu in of] for of in (host.types(gpus) if apart and gpus else [list(gpus)])]
-        limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in LIMITS}
+        limits: dict[str, float] = {name: resource.getrlimit(getattr(resource, name))[0] for name in LIMITS}
+        of_groups = {"memory.max": control_group.limit_bytes(), "cpu.max": control_group.cpu_quota()}
+        limits |= {name: -1 if limit is None else limit for name, limit in of_groups.items()}
         return cls(
             versions=versions,
             python=str(Path(sys.prefix) / "bin" / Path(sys.executable).name),

@@ -182,3 +182,26 @@ def test_a_file_that_others_can_read_is_no_address(running: Running) -> None:
 
 def test_a_second_one_does_not_get_the_lock(running: Running) -> None:
     assert ServiceFolder().locked() is None
+
+
+def test_a_waiting_process_that_fails_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a library of CUDA's is missing, each of them after seconds of imports."""
+    made: list[SimpleNamespace] = []
+
+    def process(of: ServiceFolder) -> SimpleNamespace:
+        made.append(SimpleNamespace(is_ready=len(made) == 2, has_ended=False, end=int))
+        return made[-1]
+
+    monkeypatch.setattr(daemon, "StandbyProcess", process)
+    running = Running(idle_s=60)
+    running.end()
+    made.clear()
+    running.daemon._standby = None
+    for _ in range(20):
+        running.daemon._keep_standby()  # starts one
+        running.daemon._keep_standby()  # one that is ready by now ends the sequence
+        made[-1].has_ended = True
+    assert len(made) == 2 + daemon.MOST_FAULTS
+    assert [line for line in running.lines if "processes in sequence" in line] == [
+        "5 processes in sequence ended before they waited for a command: none waits any more"
+    ]

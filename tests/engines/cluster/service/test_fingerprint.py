@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster.ray_environment import SETTINGS
+from raygpu.engines.cluster.service import fingerprint
 from raygpu.engines.cluster.service.fingerprint import Fingerprint, at_start, may_take_over, of_a_command, refusal
 
 TERMS = Fingerprint(
@@ -112,6 +114,21 @@ def test_two_processes_of_one_environment_fit() -> None:
         )
     ]
     assert refusal(told[0], Fingerprint(**told[1])) is None
+
+
+def test_a_command_in_a_smaller_control_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by `systemd-run --scope -p MemoryMax=8G -p CPUQuota=150% raygpu sweep`."""
+    service = as_written(Fingerprint.here([], apart=True))
+    for name, limit, shown in (("limit_bytes", 2**33, f"memory.max is .* there, and {2**33} here"),
+                               ("cpu_quota", 1.25, "cpu.max is .* there, and 1.25 here")):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(fingerprint.control_group, name, lambda limit=limit: limit)
+            command = Fingerprint.here([], apart=True)
+        told = refusal(service, command)
+        assert told is not None
+        assert re.fullmatch(shown, told)
+        assert refusal(as_written(command), command) is None
+        assert not may_take_over(service, command)
 
 
 def test_gpus_are_grouped_as_ray_s_nodes_are() -> None:

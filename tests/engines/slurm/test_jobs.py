@@ -1,0 +1,103 @@
+"""Jobs that were submitted to a Slurm which is too busy to answer; no Slurm is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.config import SlurmSection
+from raygpu.engines.slurm import jobs
+from raygpu.engines.slurm.batch_script import BatchJob
+from raygpu.engines.slurm.command_output import State
+from raygpu.engines.slurm.jobs import SlurmJobs
+from raygpu.errors import BadInput, RaygpuError
+from raygpu.records import slurm_job
+from raygpu.records.slurm_job import SlurmJob
+
+
+def busy(*words: object) -> Any:
+    raise RaygpuError("squeue: Slurm has not answered for 60 s")
+
+
+@pytest.fixture
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Submit a sweep, or an array of them, as job 12, to a Slurm that then answers nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(jobs.commands, "submit", lambda script: ("12", []))
+    for name in ("queue", "state", "shown"):
+        monkeypatch.setattr(jobs.commands, name, busy)
+
+    def submit(name: str = "one", **slurm: object) -> list[str]:
+        section = SlurmSection.model_validate(slurm)
+        job = BatchJob("sweep", name, ["mine.toml"], 7, tmp_path / "runs" / name, tmp_path, "python", "", section)
+        return SlurmJobs().submit(job, "", lambda line: None)
+
+    return submit
+
+
+def test_a_job_is_submitted_whether_or_not_slurm_answers_afterwards(submit: Callable[..., list[str]]) -> None:
+    assert submit() == ["sweep-one"]
+    assert SlurmJobs().waits_in_vain(["sweep-one"]) == []
+    assert SlurmJobs().has("12")
+
+
+def test_the_jobs_of_an_array_are_looked_up_at_once(
+    submit: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit("study-39")  # an earlier one of the same id
+    read, num_read = slurm_job.read, [0]
+
+    def counted(folder: Path) -> SlurmJob | None:
+        num_read[0] += 1
+        return read(folder)
+
+    job_ids = submit("study", array="0-38")
+    live = {f"12_{index}": State("PENDING", "BadConstraints") for index in range(39)}
+    monkeypatch.setattr(jobs.commands, "queue", lambda: live)
+    monkeypatch.setattr(slurm_job, "read", counted)
+    assert SlurmJobs().waits_in_vain(job_ids) == [
+        "Slurm: BadConstraints: no node has what was asked for, so the job waits for ever"
+    ]
+    assert num_read == [40]
+
+
+def test_a_job_is_followed_by_its_own_record_over_silences_of_slurm(
+    submit: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer ends it: neither to the first question, nor to the one whether the job has begun anew."""
+    submit()
+    folder = tmp_path / "runs" / "one"
+    shown: list[str] = []
+    answers = iter([None, State("RUNNING"), State("COMPLETED"), None, State("COMPLETED"), State("COMPLETED")])
+
+    def state(number: str) -> State:
+        slurm_job.log_of(folder).write_text("a line\n")
+        return next(answers) or busy()
+
+    registered = slurm_job.submitted
+    num_looks = [0]
+
+    def submitted() -> Any:
+        num_looks[0] += 1
+        return registered()
+
+    monkeypatch.setattr(jobs.commands, "state", state)
+    monkeypatch.setattr(slurm_job, "submitted", submitted)
+    for name, seconds in (("ASK_S", 0.03), ("LOOK_S", 0.001), ("LAST_S", 0.0)):
+        monkeypatch.setattr(jobs, name, seconds)
+    assert SlurmJobs().follow("sweep-one", shown.append).status == "SUCCEEDED"
+    assert "".join(shown) == "a line\n"
+    assert num_looks == [1 + 6], "one for the folder, and one for each question to Slurm"
+
+
+def test_a_job_that_cannot_be_noted_is_refused_before_it_is_submitted(
+    submit: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs.commands, "submit", lambda script: pytest.fail("submitted"))
+    (tmp_path / "cache").write_text("no folder")
+    with pytest.raises(BadInput, match="cannot be written"):
+        submit()
+    assert not (tmp_path / "runs" / "one").exists()
