@@ -15,6 +15,7 @@ import tempfile
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 
 from raygpu.config.sections import ScriptSection
@@ -129,10 +130,9 @@ class ScriptTraining(Training):
             env=self._environment | {EPOCH_VARIABLE: str(self._first - 1)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if self._printed.expressions else self._output,
+            stderr=self._standard_error(),
             start_new_session=True,
         )
-        # A pipe for each: an object of JSON on standard error is a logger's, and no report.
         pipes = [pipe.fileno() for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
         # Opened for writing too, so that it never ends when one of several writers leaves.
         reports = os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK)
@@ -140,8 +140,15 @@ class ScriptTraining(Training):
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
             self._lines[descriptor] = b""
-        self._stdout, self._reported = pipes[0], reports
+        self._reported = reports
         return self._process
+
+    def _standard_error(self) -> FileIO | int:
+        """Return where the script's standard error goes: with several expressions into the pipe of the standard output,
+        because two pipes do not tell the order in which the values of a set were printed."""
+        if not self._printed.expressions:
+            return self._output  # an object of JSON there is a logger's, and no report
+        return subprocess.STDOUT if len(self._printed.expressions) > 1 else subprocess.PIPE
 
     def _from_source(self, word: str) -> str:
         """Return a word of the command, made absolute if it is an existing path above the source folder."""
@@ -178,11 +185,10 @@ class ScriptTraining(Training):
             raise ValueError(f"raygpu.report: read more than {LONGEST_REPORT:,} bytes; allowed: fewer in one report")
 
     def _take(self, descriptor: int, line: bytes) -> None:
-        """Take in the metrics of a line: an object of JSON is a report, and so is a complete set by expressions."""
+        """Take in the metrics of a line: a complete set by the expressions or, without any, an object of JSON."""
         text = line.decode(errors="replace")
-        metrics = json_metrics(text) if descriptor in (self._stdout, self._reported) else {}
-        if not metrics and descriptor != self._reported:
-            metrics = self._printed.take(text)
+        is_text = descriptor != self._reported and self._printed.expressions
+        metrics = self._printed.take(text) if is_text else json_metrics(text)
         if metrics:
             self._reports.append(metrics)
             self._marks.append(self._mark())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -145,15 +146,31 @@ def test_a_scripts_lines_on_both_streams_are_searched(script: Make, tmp_path: Pa
     assert lines[:3] == ["accuracy 1", "loss 2", "accuracy 3"], "the kept output is in order"
 
 
-def test_json_on_standard_output_is_a_report_still_and_a_loggers_is_none(script: Make) -> None:
+def test_values_on_both_streams_are_of_one_epoch_though_several_epochs_wait(script: Make, tmp_path: Path) -> None:
+    body = (
+        "import sys, time\n"
+        "for i in range(1, 6):\n"
+        "    print('loss', i, file=sys.stderr); print('accuracy', i)\n"
+        "    if i == 1: time.sleep(0.5)\n"
+        "open('ahead', 'w').close()\n"
+    )
+    training = script(body, {"accuracy": r"accuracy (\d)", "loss": r"loss (\d)"})
+    assert training.run_epoch() is not None
+    while not (tmp_path / "ahead").exists():
+        time.sleep(0.02)
+    assert epochs(training) == [{"accuracy": float(i), "loss": float(i)} for i in range(2, 6)]
+
+
+def test_with_expressions_a_line_of_json_is_text_like_any_other(script: Make) -> None:
     body = (
         "import sys, raygpu\n"
         "print('{\"loss\": 1}', flush=True)\n"
         "print('{\"level\": 20}', file=sys.stderr, flush=True)\n"
-        "raygpu.report(loss=2)\n"
+        "print('test loss 2', flush=True)\n"
+        "raygpu.report(loss=3)\n"
     )
     found = epochs(script(body, {"loss": r"test loss (\S+)"}))
-    assert sorted(each["loss"] for each in found) == [1.0, 2.0]
+    assert sorted(each["loss"] for each in found) == [2.0, 3.0]
 
 
 def test_text_that_is_no_number_fails_the_trial_that_prints_it(script: Make) -> None:
