@@ -42,6 +42,7 @@ LINE_END = re.compile(rb"[\r\n]")
 ABOVE = re.compile(r"((?:--?[\w-]+=)?)(\.\.(?:/.*)?)", re.DOTALL)
 """Word, or value of an option, that is a path above the working directory."""
 MISSING = "No such file or directory"
+NO_STATE = "it has saved no state by raygpu.checkpoint"
 
 
 class ScriptTraining(Training):
@@ -315,15 +316,20 @@ class ScriptTraining(Training):
 
     def load(self, folder: Path) -> None:
         """Take in a saved state: the script starts again at its beginning, finds its files, and gets the state by
-        `raygpu.load()`."""
-        self._goes_on = True
+        `raygpu.load()`. Without a state it begins anew and without them: no one knows which epoch they are of."""
         state = Kept.load(folder)
-        if state is not None:
-            self.epoch, self._first = state.epoch, state.epoch + 1
-            state.dump(self._checkpoints)
-            if (file := folder / UNREAD_FILE).is_file():
-                unread = json.loads(file.read_text())
-                self.epoch, self._earlier = unread["epoch"], deque(unread["reports"])
+        if state is None:
+            if self._own is None:
+                self.notes = [f"begins at epoch 1, and may find files of its own in {self.source}: {NO_STATE}"]
+            elif self._own.has_files:
+                self.notes = [f"begins anew, without the files that it wrote: {NO_STATE}"]
+            return
+        self._goes_on = True
+        self.epoch, self._first = state.epoch, state.epoch + 1
+        state.dump(self._checkpoints)
+        if (file := folder / UNREAD_FILE).is_file():
+            unread = json.loads(file.read_text())
+            self.epoch, self._earlier = unread["epoch"], deque(unread["reports"])
 
     def close(self) -> None:
         """End the script and its processes: SIGTERM, and SIGKILL for those left after `supervisor.GRACE_S` seconds."""

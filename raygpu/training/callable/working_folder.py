@@ -58,6 +58,11 @@ class WorkingFolder:
         """The working directory, named as the source folder."""
         return self.home / WORK / (self.source.name or "source")
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there are files of an earlier start of the trial."""
+        return (self.home / FILES).is_dir() or (self.home / WORK).is_dir()
+
     def enter(self, *, goes_on: bool) -> Path:
         """Make the working directory and return it. goes_on: keep the files of the trial's earlier start."""
         files, work = self.home / FILES, self.home / WORK

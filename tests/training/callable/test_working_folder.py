@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
 from raygpu.config.sections import ScriptSection
+from raygpu.reporting import Kept
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.callable import working_folder
@@ -99,9 +101,43 @@ def test_a_trial_that_goes_on_finds_its_files_and_one_that_begins_anew_does_not(
         "count = int(open('count').read()) if os.path.exists('count') else 0\n"
         "open('count', 'w').write(str(count + 1))\n" + REPORT
     )
+    Kept(1, pickle.dumps(None)).dump(tmp_path / "kept")
     assert files(run(source, body) / "files") == {"count": "1"}
-    assert files(run(source, body, load=tmp_path) / "files") == {"count": "2"}
+    assert files(run(source, body, load=tmp_path / "kept") / "files") == {"count": "2"}
     assert files(run(source, body) / "files") == {"count": "1"}
+
+
+@pytest.mark.parametrize("folder", ["own", "shared"])
+def test_without_a_saved_state_a_script_that_keeps_files_begins_anew_and_a_line_says_so(
+    source: Path, tmp_path: Path, folder: str
+) -> None:
+    """Its own epochs are those that are counted, unless it finds files in a folder that is not the trial's."""
+    (source / "train.py").write_text(
+        "import os\n"
+        "first = int(open('last').read()) + 1 if os.path.exists('last') else 1\n"
+        "for epoch in range(first, 7):\n"
+        "    open('last', 'w').write(str(epoch)); print('{\"real\": %d}' % epoch)\n"
+        "    while epoch == 3 and first == 1 and not os.path.exists('never'): pass\n"
+    )
+    section, settings = ScriptSection.model_validate({"folder": folder}), Settings(None, 1, "float32", tmp_path)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    pairs, notes = [], []
+    for start in range(2):
+        training = ScriptTraining("python train.py", str(source), section, Trial("t0000", 7, {}), settings)
+        if start:
+            training.load(saved)
+            notes = list(training.notes)
+        results = [training.run_epoch() for _ in range(3)]
+        training.save(saved)
+        training.close()
+        pairs.append([(each.epoch, each.metrics["real"]) for each in results if each])
+    assert pairs[0] == [(1, 1), (2, 2), (3, 3)]
+    if folder == "own":
+        assert pairs[1] == pairs[0]
+        assert notes == ["begins anew, without the files that it wrote: it has saved no state by raygpu.checkpoint"]
+    else:
+        assert "begins at epoch 1, and may find files of its own" in notes[0]
 
 
 def test_a_killed_workers_folder_is_gone_on_with_or_settled(source: Path) -> None:
