@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
@@ -336,10 +337,11 @@ class ScriptTraining(Training):
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
-                _signal_group(process.pid, signal.SIGTERM)
-                _signal_group(process.pid, signal.SIGCONT)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(supervisor.GRACE_S + supervisor.LAST_WORDS_S)
+                process.terminate()  # the supervisor, which tells each process once
+                deadline = time.monotonic() + supervisor.GRACE_S + supervisor.LAST_WORDS_S
+                while process.poll() is None and time.monotonic() < deadline:
+                    with suppress(ValueError, OSError):  # of no metric, of a full disk: the processes end all the same
+                        self._read(timeout_s=0.05)  # a full pipe would hold up what the script does at its end
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
             self._drain()

@@ -226,6 +226,35 @@ def test_a_stopped_script_gets_a_signal_that_it_can_catch(script: Make, tmp_path
     assert (tmp_path / "ended").read_text() == "cleanly"
 
 
+SAVES_AT_ITS_END = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+try:
+    print('{"loss": 1}', flush=True)
+    time.sleep(600)
+finally:
+    with open("model", "w") as model:
+        for part in range(5):
+            print("x" * 50_000)
+            model.write(str(part))
+            time.sleep(0.1)
+"""
+"""Script that writes a file and more text than a pipe holds when it is stopped."""
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_stopped_script_gets_one_signal_and_does_to_its_end_what_it_does_then(
+    script: Make, tmp_path: Path, paused: bool
+) -> None:
+    training = script(SAVES_AT_ITS_END)
+    assert training.run_epoch() is not None
+    if paused:
+        training.pause()
+    training.close()
+    assert (tmp_path / "model").read_text() == "01234"
+    assert (tmp_path / "output.txt").read_text().count("x") == 250_000
+
+
 def test_what_a_stopped_script_had_started_is_gone(script: Make, tmp_path: Path) -> None:
     body = (
         "import subprocess, sys, time\n"
