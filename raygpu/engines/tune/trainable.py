@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -45,7 +45,7 @@ from raygpu.search.trials import EpochResult
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray, NotAsAlone, thread_environment
 from raygpu.training.folds import Data
-from raygpu.training.modes import torch_modes
+from raygpu.training.modes import WorkerModes
 
 logger = logging.getLogger(__name__)
 # Tune hears of an array about this often; every epoch is in the result.
@@ -68,7 +68,7 @@ class ArrayTrainable(tune.Trainable):
         os.chdir(shared.source.folder)
         self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
         self.code: Any = None
-        self._restore_modes: Callable[[], None] = lambda: None
+        self._modes = WorkerModes()
         self._device_is_broken = False
         self._saving_s = 0.0
         """Seconds in which checkpoints were saved, since the last result; of an earlier array, too."""
@@ -214,8 +214,8 @@ class ArrayTrainable(tune.Trainable):
         began = time.monotonic()
         if self.code is None and self.shared.source.kind != "command":
             self.code = self.shared.source.resolve()
-            self._restore_modes = torch_modes()
-        self._restore_modes()  # an earlier trial's code may have set others, and gone to another folder
+            self._modes.note()
+        self._modes.restore()  # an earlier trial's code may have set others, and gone to another folder
         os.chdir(self.shared.source.folder)
         self.cap.set(self.array_config.share)  # which limit it is depends on what the user's code has imported
         arrays = self.arrays = arrays_of(self.array_config, self.shared, self.splits, self.code, self.trials)

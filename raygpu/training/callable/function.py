@@ -14,6 +14,7 @@ from raygpu import reporting
 from raygpu.reporting import Kept
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training
+from raygpu.training.modes import torch_modes
 
 
 class _Ended(BaseException):
@@ -36,6 +37,7 @@ class FunctionTraining(Training):
         values = copy.deepcopy(dict(trial.hyperparameters))  # trials that draw the same list have one object
         self.config = {"seed": trial.seed, "epochs": settings.epochs, **folds, **values}
         self._channel = _Handover()
+        self._set_modes = torch_modes()  # some, as the default device, hold for the thread that set them alone
         self._thread = threading.Thread(target=self._run, name=trial.trial_id, daemon=True)
         self._started = self._ended = False
         self._earlier = {self._thread, *threading.enumerate()}
@@ -74,6 +76,7 @@ class FunctionTraining(Training):
         reporting.use(self._channel)
         end: BaseException | None = None
         try:
+            self._set_modes()
             self._take_returned(self.function(self.config))
         except _Ended:
             pass

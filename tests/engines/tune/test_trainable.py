@@ -23,7 +23,7 @@ from raygpu.records import activity
 from raygpu.search.patience import Patience, WithPatience, reasons
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
-from raygpu.training.modes import torch_modes_kept
+from raygpu.training.modes import WorkerModes, torch_modes_kept
 
 
 @pytest.mark.parametrize(("fused", "way"), [(False, "process"), (True, "fused")])
@@ -68,12 +68,13 @@ def test_a_trial_does_not_find_the_modes_and_the_folder_of_an_earlier_one(
         code=None,
         splits=None,
         trials=[],
-        _restore_modes=lambda: None,
+        _modes=WorkerModes(),
         _note_activity=lambda: None,
     )
     with torch_modes_kept():
         for _ in range(2):
             ArrayTrainable._begin(worker)  # type: ignore[arg-type]
+    worker._modes.close()
     assert found == [(torch.float32, False, tmp_path)] * 2
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import raygpu
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
 from raygpu.training.callable.function import FunctionTraining
+from raygpu.training.modes import torch_modes_kept
 
 
 def training(function: Any, tmp_path: Path, epochs: int | None = None, **hp: Any) -> FunctionTraining:
@@ -55,6 +57,21 @@ def test_epochs_bound_it_and_closing_ends_it(tmp_path: Path) -> None:
     assert run.run_epoch() is None
     run.close()
     assert ended == [True]
+
+
+def test_its_thread_has_the_modes_that_its_module_set(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> dict[str, float]:
+        tensor = torch.empty(1)
+        return {"device": tensor.is_meta, "gradients": torch.is_grad_enabled()}
+
+    with torch_modes_kept():
+        torch.set_default_device("meta")
+        torch.set_grad_enabled(False)
+        run = training(train, tmp_path)
+        result = run.run_epoch()
+        run.close()
+    assert result is not None
+    assert result.metrics == {"device": 1.0, "gradients": 0.0}
 
 
 def test_what_it_changes_reaches_no_other_training(tmp_path: Path) -> None:
