@@ -188,6 +188,8 @@ class _MemberAlone:
         model = initial_model(self.experiment, self.hp, self.trial.seed)
         self.model: nn.Module = cast_model(model, dtype).to(array.device)
         self.model.load_state_dict(unaveraged(state))
+        for name in dict(self.model.named_buffers()).keys() - self.model.state_dict().keys():  # persistent=False
+            self.model.get_buffer(name).copy_(tile.buffers[name][place])
         if shaken:
             for place, parameter in enumerate(self.model.parameters()):
                 parameter.data.mul_(1 + (-1) ** place * SHAKES * torch.finfo(dtype).eps)

@@ -71,6 +71,30 @@ def test_a_member_whose_steps_are_unstable_sends_no_array_away() -> None:
         array.audit("t0000")
 
 
+class CountsSteps(nn.Module):
+    """A layer whose outputs depend on a count of its steps, which no checkpoint has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.steps += 1
+        return values * (1 + 0.01 * self.steps)
+
+
+class Counting(Mlp):
+    """A model whose non-persistent buffer changes with each step."""
+
+    def model(self, hp: Any) -> Any:
+        return nn.Sequential(super().model(hp), CountsSteps())
+
+
+def test_a_buffer_that_is_not_persistent_has_its_value_in_the_training_alone_too() -> None:
+    run(new_array(Counting(), members({"hidden": 8}, [{"lr": 0.1}, {"lr": 0.2}])))
+
+
 class WithMask(Mlp):
     """A buffer that is infinite, as of a mask of attention, and one that changes."""
 
