@@ -238,8 +238,8 @@ def _step(array: AuditedArray, tile: Tile, batches: Sequence[tuple[int, int, int
 
 def _batch(array: AuditedArray, tile: Tile, start: int, end: int, dtype: torch.dtype | None) -> tuple[Tensors, Tensors]:
     data = array.data
-    orders = [data.order(trial, array.epoch) for trial in tile.trials]
-    inputs, targets = data.train_batch(array.epoch, torch.stack(tile.rows_of(orders))[:, start:end])
+    orders = [data.order(trial, array.epoch)[start:end].clone() for trial in tile.trials]  # the whole ones are freed
+    inputs, targets = data.train_batch(array.epoch, torch.stack(tile.rows_of(orders)))
     return cast(inputs, dtype), cast(targets, dtype)
 
 

@@ -201,8 +201,7 @@ class TorchArray:
     def _train(self, tile: Tile) -> torch.Tensor:
         """Train a tile on one pass over the data; return the mean loss of each row, on the device."""
         data = self.data
-        orders = [data.order(trial, self.epoch) for trial in tile.trials]
-        order = torch.stack(tile.rows_of(orders))
+        order = data.orders(tile.trials, self.epoch, tile.width)
         settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
         numbers = numbers.to(self.device, self.program.number_type)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -148,7 +149,11 @@ def _known_widths(
         asked = {w: s for w, s in widths.step_s.items() if w == array.width}
         step_s = covered(widths.step_s, count) if array.asked_width is None else asked
         if step_s:
-            return step_s, widest(padded(count), widths.num_bytes, memory_limit), f"kept from {widths.measured_on}"
+            return (
+                step_s,
+                _widest(array, padded(count), widths.num_bytes, memory_limit),
+                f"kept from {widths.measured_on}",
+            )
     busy = Busyness()
     step_s, num_bytes, most = _measured_widths(array, memory_limit)
     if kept is not None and not busy.found(array.device.type):
@@ -180,7 +185,7 @@ def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[
     step_s: dict[int, float] = {}
     num_bytes: dict[int, int] = {}
     for width in widths:
-        if width > widest(count, num_bytes, memory_limit):
+        if width > _widest(array, count, num_bytes, memory_limit):
             break
         try:
             step_s[width], num_bytes[width] = measured(array, width)
@@ -188,7 +193,14 @@ def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[
             return step_s, num_bytes, max(1, width // 2)
         if width > CLEAR and width / step_s[width] < SLOWER * max(w / s for w, s in step_s.items()):
             break
-    return step_s, num_bytes, widest(padded(count), num_bytes, memory_limit)
+    return step_s, num_bytes, _widest(array, padded(count), num_bytes, memory_limit)
+
+
+def _widest(array: TorchArray, count: int, num_bytes: Mapping[int, int], memory_limit: int | None) -> int:
+    """Return the widest tile, up to `count`, whose memory stays below the limit: num_bytes of its step by width, and
+    the order of an epoch of each member, which a measured step does not hold."""
+    held = {width: step_bytes + width * array.data.order_bytes for width, step_bytes in num_bytes.items()}
+    return widest(count, held, memory_limit)
 
 
 def use_graphs(array: TorchArray) -> list[str]:

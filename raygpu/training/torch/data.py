@@ -39,10 +39,16 @@ class TrainingData(ABC):
     """Whether the samples of a batch are made together, by a `collate_fn`."""
     timed_batches: int | None = None
     """Number of batches of an epoch whose steps are timed, again and again; None for all."""
+    order_bytes: int = 0
+    """Bytes on the device that `orders` takes for each member; 0 where all have the same order."""
 
     @abstractmethod
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
         """Return the training samples of a trial's epoch in their order, int64."""
+
+    @abstractmethod
+    def orders(self, trials: Sequence[Trial], epoch: int, count: int) -> torch.Tensor:
+        """Return the orders of several trials in an epoch, (count, samples); the last rows are the first one again."""
 
     @abstractmethod
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
@@ -126,6 +132,24 @@ class DeviceData(TrainingData):
             assert trial.fold is not None
             order = self.folds.train_rows(trial.fold, order)
         return torch.from_numpy(order).to(self.home)
+
+    def orders(self, trials: Sequence[Trial], epoch: int, count: int) -> torch.Tensor:
+        """Return the orders of several trials in an epoch, (count, samples), of the smallest type that holds them."""
+        orders = torch.empty((count, self.samples_per_epoch), dtype=self._order_type, device=self.home)
+        for row, trial in zip(orders, trials, strict=False):
+            row.copy_(self.order(trial, epoch))
+        orders[len(trials) :] = orders[0]
+        return orders
+
+    @property
+    def _order_type(self) -> torch.dtype:
+        """Type of a sample's number, of which all orders of an array have as many as the epoch has samples."""
+        return torch.int32 if num_samples(self.train_targets) <= torch.iinfo(torch.int32).max else torch.int64
+
+    @property
+    def order_bytes(self) -> int:  # type: ignore[override]
+        """Bytes on the device that `orders` takes for each member."""
+        return self.samples_per_epoch * self._order_type.itemsize if self.home == self.device else 0
 
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each of these batches of training samples: copies, which may be changed."""

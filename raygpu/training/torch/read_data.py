@@ -60,6 +60,10 @@ class ReadData(TrainingData):
         """Return the training samples of an epoch in their order, the same for all trials; of a stream in its own."""
         return torch.from_numpy(order_of_reading(self._columns["train"], epoch, self.samples_per_epoch))
 
+    def orders(self, trials: Sequence[Trial], epoch: int, count: int) -> torch.Tensor:
+        """Return the order of an epoch, the same in each row and once in memory."""
+        return self.order(trials[0], epoch).expand(count, -1)
+
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each of these batches of training samples, which are read ahead."""
         under_way: deque[tuple[torch.Tensor, np.ndarray]] = deque()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from raygpu.training.base import Settings
 from raygpu.training.fused import width
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.width import capacity, resettle, settle
+from raygpu.training.torch.data import DeviceData
 from tests.models import MODELS
 from tests.torch_device import DEVICE
 
@@ -52,6 +56,29 @@ def test_memory_bounds_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(width, "measured", lambda _, width: (0.001 * width**0.5, 1000 + 100 * width))
     settle(own, memory_limit=2000)
     assert max(tile.width for tile in own.tiles) <= 10
+
+
+def test_memory_bounds_the_tiles_with_the_orders_of_their_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = array(32)
+    own.data = replace(own.data, samples_per_epoch=10**6)  # type: ignore[type-var]
+    monkeypatch.setattr(width, "measured", lambda _, width: (0.001 * width**0.5, 1000 + 100 * width))
+    settle(own, memory_limit=1000 + 10 * (100 + 4 * 10**6))
+    assert max(tile.width for tile in own.tiles) <= 10
+
+
+def test_a_tile_holds_the_orders_that_it_is_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, train_batches, held = array(12, width=8), DeviceData.train_batches, []
+
+    def spied(data: DeviceData, epoch: int, chosen: Sequence[torch.Tensor]) -> Iterator[Any]:
+        """Note the memory behind the batches of an epoch."""
+        held.append((chosen[0].dtype, chosen[0].untyped_storage().nbytes()))
+        return train_batches(data, epoch, chosen)
+
+    monkeypatch.setattr(DeviceData, "train_batches", spied)
+    own.audits = False
+    own.run_epoch()
+    assert own.data.order_bytes == 4 * own.data.samples_per_epoch
+    assert held == [(torch.int32, tile.width * own.data.order_bytes) for tile in own.tiles]
 
 
 @pytest.mark.usefixtures("exported_alone")
