@@ -81,6 +81,11 @@ class ArraySequence(ABC):
         """Trials of the array under way."""
         return [] if self.array is None else self.array.trials
 
+    @property
+    def going_on(self) -> Sequence[Trial]:
+        """Trials that would go on from a checkpoint of now."""
+        return self.trials
+
     def epochs(self) -> dict[str, int]:
         """Return the last epoch that has ended of each trial that is left; 0 of those that wait."""
         last = self.array.epoch if self.array is not None else 0

@@ -16,7 +16,7 @@ from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.records import scratch
 from raygpu.records.array_store import ArrayStore
-from raygpu.records.run_directory import MEMBERS
+from raygpu.records.run_directory import MEMBERS, PROGRESS
 from raygpu.search.trials import Trial
 from raygpu.training.base import ModelArray
 from raygpu.training.folds import Data
@@ -135,8 +135,17 @@ class FusedArrays(ArraySequence):
         self.warnings.append(f"out of memory with {width} trials at once; goes on with {self.width} from {where}")
         return True
 
+    @property
+    def going_on(self) -> Sequence[Trial]:
+        """Trials that would go on from a checkpoint of now: after an out-of-memory, those of its last checkpoint."""
+        return self._narrowed if self._narrowed and self.last_checkpoint else self.trials
+
     def save(self, folder: Path) -> None:
-        """Write a checkpoint of the array under way beside its members' progress, and keep a copy of both."""
+        """Write a checkpoint of the array under way beside its members' progress, and keep a copy of both; until a
+        narrower array is made, write the last checkpoint again."""
+        if self._narrowed:
+            shutil.copytree(self._last, folder, ignore=_members_progress, dirs_exist_ok=True)
+            return
         super().save(folder)
         self._keep(folder, self.trials)
 
@@ -161,3 +170,8 @@ class FusedArrays(ArraySequence):
     def _forget_last(self) -> None:
         shutil.rmtree(self._last, ignore_errors=True)
         self._last.mkdir()
+
+
+def _members_progress(folder: str, names: list[str]) -> set[str]:
+    """Name what a checkpoint has of its members' progress."""
+    return {MEMBERS, PROGRESS} & {*names}

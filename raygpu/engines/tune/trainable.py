@@ -353,7 +353,7 @@ class ArrayTrainable(tune.Trainable):
         """Return the ids of the trials that would go on from a checkpoint of now."""
         if self.arrays is None or self._failure is not None:
             return []
-        return [trial.trial_id for trial in self.arrays.trials]
+        return [trial.trial_id for trial in self.arrays.going_on]
 
     def restore(self, checkpoint_path: Any) -> None:
         """Go on from a checkpoint as Tune asks for it; begin anew, with a warning, where it is gone or damaged."""

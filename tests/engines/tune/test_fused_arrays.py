@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.fused_arrays import FusedArrays
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.planning.gpu_shares import Share
-from raygpu.records.run_directory import MEMBERS
+from raygpu.records.run_directory import MEMBERS, PROGRESS
 from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage
@@ -173,7 +174,7 @@ def test_a_narrower_array_does_not_keep_the_scores_of_the_attempt_before(
         if number == saved_at:
             worker.save_checkpoint(str(tmp_path))
     lost = worker.step()
-    assert (lost["failure"], lost["under_way"], lost["should_checkpoint"]) == (None, [], False)
+    assert (lost["failure"], lost["under_way"]) == (None, shared_names() if saved_at else [])
     first = worker.step()
     for report in first["members"]:
         expected = {
@@ -188,6 +189,28 @@ def test_a_narrower_array_does_not_keep_the_scores_of_the_attempt_before(
     for name in shared_names():
         assert worker.kept.scores[name].found == (0.5, 4, None), "not 0.9, of the attempt before"
         assert (worker.kept.folder / name / "epoch").read_text() == "4 of [0.1, 0.3, 0.4, 0.5]"
+    worker.cleanup()
+
+
+def test_a_checkpoint_between_an_out_of_memory_and_the_narrower_array_is_the_last_one(
+    worker: ArrayTrainable, tmp_path: Path
+) -> None:
+    """As of a sweep that stops in this moment."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    for _ in range(2):
+        worker.step()
+    worker.save_checkpoint(str(first))
+    (first / PROGRESS).unlink()  # the copy that is kept beside the array is read
+    worker.step()
+    assert worker.step()["under_way"] == shared_names(), "out of memory"
+    worker.save_checkpoint(str(second))
+    progress = json.loads((second / PROGRESS).read_text())
+    assert progress["under_way"] == shared_names()
+    assert [scores["last_epoch"] for scores in progress["scores"].values()] == [2, 2]
+    assert (second / "epoch").read_text() == "2"
+    assert worker.step()["members"][0].beginning.epoch == 2
     worker.cleanup()
 
 
