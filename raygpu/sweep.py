@@ -85,8 +85,7 @@ def run(
         source, code = find(config, source_folder)
         if starting is not None:
             starting.trains(source)
-        # This imports torch or TensorFlow, while Ray's processes start.
-        user_code = problem(prepared, source, code, is_new=resume is None)
+        user_code = problem(prepared, source, code, is_new=resume is None)  # imports torch, while Ray's processes start
         console.lines(user_code.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, user_code.splits, user_code.folds)

@@ -65,7 +65,7 @@ class SlurmJob:
     seconds: float = 0.0
     """Seconds of all earlier starts together."""
     seconds_before: float = 0.0
-    """Those of them that were before the script was submitted, or sbatched by hand, the last time."""
+    """Seconds of the starts before the script was submitted, or sbatched by hand, the last time."""
     rgu_hours: float | None = None
     """RGU-hours of all starts so far; None without GPUs of known worth."""
 

@@ -50,7 +50,7 @@ class SweepProbe:
     time_budget_s: float = math.inf
     """Seconds after which the sweep ends."""
     worth: float = 1.0
-    """How many times as fast as processes an array has to be."""
+    """Ratio of speeds, arrays over processes, from which arrays are taken."""
 
     def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> ConcurrencyBenchmark:
         """Measure one training alone, an array and, while the sweep repays it, wider arrays and more processes.
