@@ -236,15 +236,30 @@ class Driver:
             return job_course.message
         self._note_down(message=slurm_job.QUEUED_AGAIN)
         node_folders.delete(self.place.node_disk, self.place.ray_folder)
-        if self.cause == "stopped" or self._is_cancelled():  # since the command was interrupted
+        if self._is_stopped() or self._is_cancelled():  # since the command was interrupted
             return ""
         try:
             commands.requeue(self.place.number)
         except RaygpuError as error:
             return f"not queued again ({error}); it goes on by: sbatch {self.job.script}"
         self._say("queued again, to go on from the checkpoints")
-        time.sleep(KILLED_S)  # Slurm ends this process meanwhile
-        return None
+        until = time.monotonic() + KILLED_S  # Slurm ends this process meanwhile
+        while not self._is_stopped() and time.monotonic() < until:
+            time.sleep(LOOK_S)
+        return "" if self._is_stopped() and self._cancels() else None
+
+    def _is_stopped(self) -> bool:
+        """Return whether the job was asked to stop, which may happen at any moment."""
+        return self.cause == "stopped"
+
+    def _cancels(self) -> bool:
+        """Cancel a job that was stopped while it was queued again; return whether Slurm has taken that."""
+        try:
+            commands.cancel(self.place.number)
+        except RaygpuError as error:
+            self._say(f"stopped, and queued again all the same ({error})")
+            return False
+        return True
 
     def _is_cancelled(self) -> bool:
         """Return whether somebody has cancelled the job; Slurm's own reasons to end one let it come again."""

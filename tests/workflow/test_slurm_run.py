@@ -189,6 +189,20 @@ def test_a_stop_in_the_last_moment_holds(job: Path, monkeypatch: pytest.MonkeyPa
     assert started.job.exit_code == INTERRUPTED
 
 
+def test_a_stop_while_the_job_is_queued_again_holds(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm takes the request, and the signal of the stop comes meanwhile."""
+    cancelled: list[str] = []
+    started = Driver(job, "sweep", [], 5)
+    started.stores.variables()
+    started.cause = "clock"
+    monkeypatch.setattr(slurm_run.commands, "requeue", lambda number: started._note(signal.SIGINT, None))
+    monkeypatch.setattr(slurm_run.commands, "cancel", cancelled.append)
+    assert started._end(INTERRUPTED) == INTERRUPTED
+    assert cancelled == ["7"]
+    assert started.job.exit_code == INTERRUPTED
+    assert carried_store.holder_of(job.parent / "mlflow.db") is None
+
+
 @pytest.mark.parametrize(
     ("shown", "comes_again"),
     [

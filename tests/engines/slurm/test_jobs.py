@@ -101,3 +101,34 @@ def test_a_job_that_cannot_be_noted_is_refused_before_it_is_submitted(
     with pytest.raises(BadInput, match="cannot be written"):
         submit()
     assert not (tmp_path / "runs" / "one").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "noted", "asked"),
+    [
+        ("RUNNING", {"message": slurm_job.QUEUED_AGAIN}, "INT"),  # a full quota has kept its driver's note away
+        ("COMPLETING", {"message": slurm_job.QUEUED_AGAIN}, "cancel"),
+        ("COMPLETING", {}, "INT"),
+        ("PENDING", {}, "cancel"),
+    ],
+)
+def test_a_stop_lets_what_runs_write_its_checkpoints(
+    word: str,
+    noted: dict[str, Any],
+    asked: str,
+    submit: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit()
+    folder = tmp_path / "runs" / "one"
+    record = slurm_job.read(folder)
+    assert record is not None
+    record.write(started=1.0, **noted)
+    requests: list[str] = []
+    monkeypatch.setattr(jobs.commands, "state", lambda number: State(word))
+    monkeypatch.setattr(jobs.commands, "cancel", lambda number: requests.append("cancel"))
+    monkeypatch.setattr(jobs.commands, "signal", lambda number, name: requests.append(name))
+    SlurmJobs().stop("sweep-one")
+    assert requests == [asked]
+    assert getattr(slurm_job.read(folder), "exit_code", 0) == (130 if asked == "cancel" else None)
