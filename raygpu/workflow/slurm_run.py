@@ -214,26 +214,32 @@ class Driver:
         stores = self.stores.claimed()  # before the node's disk is emptied
         progress = [*self.job.progress, progress_of(self.folder)]
         self._account(progress)
-        message = self._queued_again(exit_code, progress)
-        if message is None:
-            return exit_code
-        if message:
+        job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
+        message = job_course.message
+        comes_again = self._killed_at < math.inf and self._is_requeued()
+        if job_course.again and not comes_again:
+            refusal = self._requeue()
+            if refusal is None:
+                return exit_code
+            message, comes_again = refusal, bool(refusal) and self._is_requeued()
+        if comes_again and self._is_stopped():
+            comes_again = not self._cancels()
+        if comes_again:
+            message = slurm_job.QUEUED_AGAIN
+            self._say("queued again by Slurm itself")
+        elif message:
             self._say(message)
         if self.cause == "told" and exit_code == 1:  # Slurm has ended Ray, too, beneath the command
             exit_code = INTERRUPTED
-        # A job that Slurm ends may come again, as after a preemption.
-        is_last = self.cause != "told" or not self._comes_again()
+        is_last = comes_again is False  # else it may come again
         if is_last:
             self.stores.release(stores)
         node_folders.delete(self.place.node_disk, self.place.ray_folder)
         self._note_down(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code
 
-    def _queued_again(self, exit_code: int, progress: list[float]) -> str | None:
-        """Queue the job again if there is more to do; return None, or why it is not, empty where that is plain."""
-        job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
-        if not job_course.again:
-            return job_course.message
+    def _requeue(self) -> str | None:
+        """Queue the job again; return None, or why it is not, empty where it was stopped or cancelled."""
         self._note_down(message=slurm_job.QUEUED_AGAIN)
         node_folders.delete(self.place.node_disk, self.place.ray_folder)
         if self._is_stopped() or self._is_cancelled():  # since the command was interrupted
@@ -248,10 +254,6 @@ class Driver:
             time.sleep(LOOK_S)
         return "" if self._is_stopped() and self._cancels() else None
 
-    def _is_stopped(self) -> bool:
-        """Return whether the job was asked to stop, which may happen at any moment."""
-        return self.cause == "stopped"
-
     def _cancels(self) -> bool:
         """Cancel a job that was stopped while it was queued again; return whether Slurm has taken that."""
         try:
@@ -260,6 +262,10 @@ class Driver:
             self._say(f"stopped, and queued again all the same ({error})")
             return False
         return True
+
+    def _is_stopped(self) -> bool:
+        """Return whether the job was asked to stop, which may happen at any moment."""
+        return self.cause == "stopped"
 
     def _is_cancelled(self) -> bool:
         """Return whether somebody has cancelled the job; Slurm's own reasons to end one let it come again."""
@@ -271,12 +277,15 @@ class Driver:
             return False
         return command_output.is_cancelled(shown, self._num_requeues)
 
-    def _comes_again(self) -> bool:
-        """Return whether Slurm itself has queued the job again: while a job completes, its count of restarts tells."""
+    def _is_requeued(self) -> bool | None:
+        """Return whether Slurm itself has queued the job again, None if it does not answer.
+
+        While a job completes, its count of restarts tells.
+        """
         try:
             return int(commands.shown(self.place.number).get("Restarts", "0")) > self._num_requeues
         except RaygpuError:
-            return True
+            return None
 
     def _account(self, progress: list[float]) -> None:
         """Add this start to what the job has used, and print it."""

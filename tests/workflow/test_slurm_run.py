@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.errors import BadInput, TrackingError
+from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records import slurm_job
 from raygpu.records.slurm_job import SlurmJob
 from raygpu.tracking import carried_store
@@ -98,6 +98,7 @@ def test_a_job_that_slurm_does_not_queue_again_gives_up_every_claim(job: Path, m
         monkeypatch.setenv(name, value)
     write(carried_store.working_copy(store))
     monkeypatch.setattr(slurm_run.commands, "requeue", refused)
+    monkeypatch.setattr(slurm_run.commands, "shown", lambda number: COMPLETING)
     started.cause = "clock"
     assert started._end(INTERRUPTED) == INTERRUPTED
     assert "not queued again (scontrol: job 7 is held)" in str(slurm_job.read(job))
@@ -203,18 +204,68 @@ def test_a_stop_while_the_job_is_queued_again_holds(job: Path, monkeypatch: pyte
     assert carried_store.holder_of(job.parent / "mlflow.db") is None
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize(("cause", "max_restarts"), [("clock", 5), ("preempted", 5), ("preempted", 0)])
+def test_a_job_that_slurm_itself_queues_again_keeps_its_claim(
+    cause: Any, max_restarts: int, is_told: bool, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM comes before the driver asks for it, or with its request, which Slurm refuses."""
+    started = Driver(job, "sweep", [], max_restarts)
+
+    def refused(number: str) -> None:
+        assert not is_told
+        started._note(signal.SIGTERM, None)
+        raise BadInput("scontrol: Job is pending execution")
+
+    monkeypatch.setattr(slurm_run.commands, "requeue", refused)
+    monkeypatch.setattr(slurm_run.commands, "shown", lambda number: COMPLETING | {"Restarts": "1"})
+    started.stores.variables()
+    started.cause = cause
+    if is_told or not max_restarts:
+        started._note(signal.SIGTERM, None)
+    started._end(INTERRUPTED)
+    assert (started.job.exit_code, started.job.message) == (None, slurm_job.QUEUED_AGAIN)
+    assert carried_store.holder_of(job.parent / "mlflow.db") == "7"
+
+
+def test_a_stopped_job_that_slurm_itself_queues_again_is_cancelled(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[str] = []
+    monkeypatch.setattr(slurm_run.commands, "shown", lambda number: COMPLETING | {"Restarts": "1"})
+    monkeypatch.setattr(slurm_run.commands, "cancel", cancelled.append)
+    started = Driver(job, "sweep", [], 5)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        started._note(number, None)
+    started._end(INTERRUPTED)
+    assert cancelled == ["7"]
+    assert started.job.exit_code == INTERRUPTED
+
+
+def test_a_job_of_which_slurm_says_nothing_may_come_again(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(number: str) -> Any:
+        raise RaygpuError("scontrol: Slurm has not answered for 60 s")
+
+    for name in ("requeue", "shown"):
+        monkeypatch.setattr(slurm_run.commands, name, silent)
+    started = Driver(job, "sweep", [], 5)
+    started.stores.variables()
+    started.cause = "clock"
+    started._end(INTERRUPTED)
+    assert started.job.exit_code is None
+    assert carried_store.holder_of(job.parent / "mlflow.db") == "7"
+
+
 @pytest.mark.parametrize(
-    ("shown", "comes_again"),
+    ("shown", "asked"),
     [
         (COMPLETING, False),
         (COMPLETING | {"Reason": "TimeLimit"}, True),
         (COMPLETING | {"PreemptTime": "2026-11-27T19:51:39"}, True),
-        (COMPLETING | {"Restarts": "1"}, True),
+        (COMPLETING | {"Restarts": "1"}, False),  # Slurm has queued it again
         ({}, True),
     ],
 )
 def test_a_cancelled_job_does_not_come_back(
-    shown: dict[str, str], comes_again: bool, job: Path, monkeypatch: pytest.MonkeyPatch
+    shown: dict[str, str], asked: bool, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGTERM after the signal before the end: from scancel, or from Slurm at the end of the time."""
     queued: list[str] = []
@@ -225,7 +276,7 @@ def test_a_cancelled_job_does_not_come_back(
     for number in (signal.SIGUSR1, signal.SIGTERM):
         started._note(number, None)
     started._end(INTERRUPTED)
-    assert queued == ["7"] * comes_again
+    assert queued == ["7"] * asked
 
 
 def test_only_a_second_stop_leaves_checkpoints_out(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
