@@ -85,8 +85,8 @@ class SlurmJobs:
         if state is None or not state.is_live:
             return
         # Slurm's word is COMPLETING for half a minute; in a job that runs, a driver may not have got its note written.
-        ends_a_start = record.message == slurm_job.QUEUED_AGAIN and state.word != "RUNNING"
-        if ends_a_start or state.word in command_output.PENDING:
+        has_ended = record.message == slurm_job.QUEUED_AGAIN or record.ended is not None
+        if state.word in command_output.PENDING or (has_ended and state.word != "RUNNING"):
             commands.cancel(record.slurm_id)
             record.write(exit_code=130, ended=time.time(), message="before it ran, or between two starts")
         else:

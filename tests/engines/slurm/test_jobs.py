@@ -108,6 +108,8 @@ def test_a_job_that_cannot_be_noted_is_refused_before_it_is_submitted(
     [
         ("RUNNING", {"message": slurm_job.QUEUED_AGAIN}, "INT"),  # a full quota has kept its driver's note away
         ("COMPLETING", {"message": slurm_job.QUEUED_AGAIN}, "cancel"),
+        ("COMPLETING", {"ended": 2.0}, "cancel"),  # Slurm itself has queued it again
+        ("RUNNING", {"ended": 2.0}, "INT"),
         ("COMPLETING", {}, "INT"),
         ("PENDING", {}, "cancel"),
     ],
