@@ -45,8 +45,8 @@ def prepare(*, local: bool = False, starts: bool | None = None) -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     starts = local if starts is None else starts
-    if starts and TOKEN_MODE not in os.environ:
-        _own.add(TOKEN_MODE)
+    if starts:
+        leave_token_to_ray()
     elif not starts and TOKEN_MODE in _own:
         _own.remove(TOKEN_MODE)
         _forget_token_mode()
@@ -73,6 +73,13 @@ def show_token() -> None:
     os.environ[TOKEN_MODE] = "token"
     _own.add(TOKEN_MODE)
     _read_token_mode()
+
+
+def leave_token_to_ray() -> None:
+    """Note that Ray may turn on the user's token, unless the user has given a mode; the next `prepare` of another
+    cluster forgets it."""
+    if TOKEN_MODE not in os.environ:
+        _own.add(TOKEN_MODE)
 
 
 def _forget_token_mode() -> None:

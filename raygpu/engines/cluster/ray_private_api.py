@@ -173,7 +173,8 @@ def prestart_workers(node: Mapping[str, Any], number: int, keep_s: int) -> None:
     wanted = node_manager_pb2.PrestartWorkersRequest(
         language=common_pb2.Language.PYTHON, num_workers=number, keep_alive_duration_secs=keep_s
     )
-    with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
+    address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    with init_grpc_channel(address, ray_constants.GLOBAL_GRPC_OPTIONS) as channel:
         try:
             node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(wanted, timeout=PRESTART_S)
         except grpc.RpcError as error:
@@ -185,20 +186,22 @@ def address_of_auto() -> str:
     return str(services.canonicalize_bootstrap_address_or_die("auto"))
 
 
-def wants_token(address: str) -> bool:
+def wants_token(address: str) -> bool | None:
     """Return whether a cluster's head, HOST:PORT, refuses a call because it has no token, or another one.
 
-    `ray.init` would call it for 20 seconds, and then know no reason.
+    None if it does not answer in time. `ray.init` would call it for 20 seconds, and then know no reason.
     """
     import grpc
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-    with init_grpc_channel(address) as channel:
+    with init_grpc_channel(address, ray_constants.GLOBAL_GRPC_OPTIONS) as channel:  # without proxies, as Ray itself
         head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         try:
             head.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=ANSWER_S)
         except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                return None
             return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)
     return False
 

@@ -104,7 +104,9 @@ def join(address: str, job: str = "", runtime_env: Mapping[str, Any] | None = No
         if is_found:  # Ray itself would show the user's token to any cluster; one without tokens could not call back
             address = address_of_auto()
         _require_answer(address, key)
-        _choose_token(address, key, is_found=is_found)
+        if not _choose_token(address, key, is_found=is_found) and is_found:
+            ray_environment.leave_token_to_ray()
+            address = AUTO
         return ray.init(
             address=address, job_config=named_job(job), runtime_env=runtime_env and dict(runtime_env), **settings
         )
@@ -171,14 +173,20 @@ def _require_answer(address: str, key: str) -> None:
         raise BadInput(f"{key}: read {address!r}, which is no head's port, as the dashboard's; that is often 6379")
 
 
-def _choose_token(address: str, key: str, *, is_found: bool) -> None:
-    """Show the user's token to a head that wants one. is_found: whether Ray has found it on this machine, or by
-    RAY_ADDRESS. Raises BadInput for another one: its token is for the user to turn on."""
-    if os.environ.get(ray_environment.TOKEN_MODE) == "token" or not wants_token(address):
-        return
-    if not is_found or ray_environment.TOKEN_MODE in os.environ:
-        raise BadInput(_token_wanted(address, key))
-    ray_environment.show_token()
+def _choose_token(address: str, key: str, *, is_found: bool) -> bool:
+    """Show the user's token to a head that wants one; return whether it has answered.
+
+    is_found: whether Ray has found it on this machine, or by RAY_ADDRESS. Raises BadInput for another one: its token is
+    for the user to turn on.
+    """
+    if os.environ.get(ray_environment.TOKEN_MODE) == "token":
+        return True
+    is_wanted = wants_token(address)
+    if is_wanted:
+        if not is_found or ray_environment.TOKEN_MODE in os.environ:
+            raise BadInput(_token_wanted(address, key))
+        ray_environment.show_token()
+    return is_wanted is not None
 
 
 def _token_wanted(address: str, key: str) -> str:

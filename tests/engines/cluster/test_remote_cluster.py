@@ -136,12 +136,31 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     [(grpc.StatusCode.UNAUTHENTICATED, "token"), (grpc.StatusCode.UNIMPLEMENTED, None)],
     indirect=["head"],
 )
+@pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
 def test_a_cluster_that_is_found_is_shown_a_token_if_it_wants_one(
-    head: str, mode: str | None, joined: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+    proxy: str, head: str, mode: str | None, joined: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A proxy for HTTP, behind which no node is, does not hinder the question."""
+    for name in ("http_proxy", "grpc_proxy", "https_proxy"):
+        monkeypatch.setenv(name, proxy)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(remote_cluster, "address_of_auto", lambda: head)
     join("auto")
     assert joined == [(head, mode)]
+    ray_environment.prepare()
+    assert ray_environment.TOKEN_MODE not in os.environ, "the next cluster may have no tokens"
+
+
+@pytest.mark.parametrize("head", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE], indirect=True)
+def test_rays_own_choice_of_the_token_holds_for_a_cluster_that_is_found_and_slow(
+    head: str, joined: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_cluster, "address_of_auto", lambda: head)
+    join("auto")
+    join(head)
+    assert joined == [("auto", None), (head, None)]
+    os.environ[ray_environment.TOKEN_MODE] = "token"  # by Ray
     ray_environment.prepare()
     assert ray_environment.TOKEN_MODE not in os.environ, "the next cluster may have no tokens"
 
