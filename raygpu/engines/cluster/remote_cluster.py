@@ -21,7 +21,7 @@ from raygpu.devices import host, nvml
 from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.selection import listed
-from raygpu.engines.cluster import ray_environment, runtime_env
+from raygpu.engines.cluster import ray_environment, running_cluster, runtime_env
 from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown
 from raygpu.engines.cluster.dashboard import Dashboard
 from raygpu.engines.cluster.job_name import named_job
@@ -100,8 +100,8 @@ def join(address: str, job: str = "", runtime_env: Mapping[str, Any] | None = No
         )
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        is_found = address == AUTO
-        if is_found:  # Ray itself would show the user's token to any cluster; one without tokens could not call back
+        is_found = address == AUTO and running_cluster.given_address() in (None, AUTO)
+        if address == AUTO:  # Ray itself would show a token to a cluster without tokens, which could not call back
             address = address_of_auto()
         _require_answer(address, key)
         if not _choose_token(address, key, is_found=is_found) and is_found:
@@ -176,8 +176,8 @@ def _require_answer(address: str, key: str) -> None:
 def _choose_token(address: str, key: str, *, is_found: bool) -> bool:
     """Show the user's token to a head that wants one; return whether it has answered.
 
-    is_found: whether Ray has found it on this machine, or by RAY_ADDRESS. Raises BadInput for another one: its token is
-    for the user to turn on.
+    is_found: whether Ray has found it on this machine. Raises BadInput for one that is named, by RAY_ADDRESS too: its
+    token is for the user to turn on.
     """
     if os.environ.get(ray_environment.TOKEN_MODE) == "token":
         return True

@@ -15,7 +15,7 @@ import grpc
 import pytest
 import ray
 
-from raygpu.engines.cluster import ray_environment, remote_cluster
+from raygpu.engines.cluster import ray_environment, remote_cluster, running_cluster
 from raygpu.engines.cluster.remote_cluster import connect, join
 from raygpu.errors import BadInput
 from tests.services.ray_cluster import RayCluster
@@ -121,7 +121,7 @@ def head(request: pytest.FixtureRequest) -> Iterator[str]:
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """The addresses that Ray is to join, each with the mode of tokens then, in a process whose user has chosen none."""
     addresses: list[tuple[str, str | None]] = []
-    for name in (ray_environment.TOKEN_MODE, ray_environment.ON_LOOPBACK):
+    for name in (ray_environment.TOKEN_MODE, ray_environment.ON_LOOPBACK, running_cluster.ADDRESS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ray_environment, "_own", set())
     monkeypatch.setattr(ray_environment, "_read_token_mode", lambda: None)
@@ -180,10 +180,13 @@ def test_where_no_cluster_runs_auto_is_one_line(
 def test_the_token_for_a_cluster_that_is_named_is_turned_on_by_the_user(
     head: str, joined: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadInput, match="wants its token; set RAY_AUTH_MODE=token"):
-        join(head)
-    monkeypatch.setenv(ray_environment.TOKEN_MODE, "disabled")
     monkeypatch.setattr(remote_cluster, "address_of_auto", lambda: head)
+    monkeypatch.setenv(running_cluster.ADDRESS, head)
+    for address in (head, "auto"):
+        with pytest.raises(BadInput, match=f"'{head}' wants its token; set RAY_AUTH_MODE=token"):
+            join(address)
+    monkeypatch.setenv(running_cluster.ADDRESS, "auto")
+    monkeypatch.setenv(ray_environment.TOKEN_MODE, "disabled")
     with pytest.raises(BadInput, match="wants its token; set RAY_AUTH_MODE=token"):
         join("auto")
     monkeypatch.setenv(ray_environment.TOKEN_MODE, "token")
