@@ -211,9 +211,10 @@ def _status(jobs: SubmittedJobs, job_id: str) -> int:
 
 
 def _stop(jobs: SubmittedJobs, job_id: str) -> int:
-    jobs.stop(job_id)
-    if isinstance(jobs, SlurmJobs) and (job := jobs.job(job_id)).is_over:
-        _release_store(jobs.record(job_id))
+    job = jobs.stop(job_id)
+    if job is not None:
+        if isinstance(jobs, SlurmJobs):
+            _release_store(jobs.record(job_id))
         print(f"{job_id}: {job.message}")
         return 0
     print(f"{job_id} is asked to end; it writes what it has first: {typed('submit')} logs -f {job_id}")

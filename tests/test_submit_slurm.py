@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from raygpu import submit
+from raygpu.engines.slurm import commands
+from raygpu.engines.slurm.command_output import State
+from raygpu.errors import RaygpuError
+from raygpu.records import slurm_job
+from raygpu.records.slurm_job import SlurmJob
+from raygpu.tracking import carried_store
 from tests.services.slurm import Slurm, slurm
 from tests.slurm_cases import Project
 
@@ -57,6 +64,37 @@ def test_what_slurm_refuses_is_one_line_in_its_words(project: Project, flags: tu
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr
     assert not (project.folder / "runs" / "refused").exists()
+
+
+@pytest.fixture
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmJob:
+    """Job 12, which runs, as far as the tests say so; no Slurm is asked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(submit.ADDRESS_VARIABLE, raising=False)
+    store = tmp_path / "mlflow.db"
+    carried_store.claim(store, "12")
+    record = SlurmJob("sweep-one", "sweep", "12", str(tmp_path / "one"), 1.0, store=str(store)).write(started=2.0)
+    slurm_job.register(tmp_path / "one")
+    return record
+
+
+def test_a_stop_after_which_slurm_is_silent_has_succeeded(
+    noted: SlurmJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A repetition would leave the checkpoints out."""
+    answers = [State("RUNNING")]
+    sent: list[str] = []
+
+    def state(number: str) -> State:
+        if not answers:
+            raise RaygpuError("scontrol: Slurm has not answered for 60 s")
+        return answers.pop()
+
+    monkeypatch.setattr(commands, "state", state)
+    monkeypatch.setattr(commands, "signal", lambda number, name: sent.append(name))
+    assert submit.main(["stop", "sweep-one"]) == 0
+    assert sent == ["INT"]
+    assert "sweep-one is asked to end" in capsys.readouterr().out
 
 
 def test_a_stop_between_two_starts_leaves_the_store_to_others(project: Project) -> None:

@@ -77,8 +77,8 @@ class SubmittedJobs(Protocol):
     def all(self) -> list[SubmittedJob]:
         """Return the jobs that raygpu submitted, the newest first."""
 
-    def stop(self, job_id: str) -> None:
-        """Ask a job to end, as Ctrl-C does."""
+    def stop(self, job_id: str) -> SubmittedJob | None:
+        """Ask a job to end, as Ctrl-C does; return its state if it is known to have ended."""
 
     def logs(self, job_id: str) -> str:
         """Return the whole output of a job so far."""

@@ -78,19 +78,23 @@ class SlurmJobs:
             command_output.submitted_job(record, live.get(record.slurm_id) or self._state(record)) for record in records
         ]
 
-    def stop(self, job_id: str) -> None:
-        """Ask a job to end, as Ctrl-C does; take one that waits out of the queue."""
+    def stop(self, job_id: str) -> SubmittedJob | None:
+        """Ask a job to end, as Ctrl-C does; take one that waits out of the queue.
+
+        Returns the state of a job that has ended, now or before; None of one that writes what it has first.
+        """
         record = self.record(job_id)
         state = self._state(record)
         if state is None or not state.is_live:
-            return
+            return command_output.submitted_job(record, state)
         # Slurm's word is COMPLETING for half a minute; in a job that runs, a driver may not have got its note written.
         has_ended = record.message == slurm_job.QUEUED_AGAIN or record.ended is not None
         if state.word in command_output.PENDING or (has_ended and state.word != "RUNNING"):
             commands.cancel(record.slurm_id)
-            record.write(exit_code=130, ended=time.time(), message="before it ran, or between two starts")
-        else:
-            commands.signal(record.slurm_id, "INT")
+            record = record.write(exit_code=130, ended=time.time(), message="before it ran, or between two starts")
+            return command_output.submitted_job(record, None)
+        commands.signal(record.slurm_id, "INT")
+        return None
 
     def logs(self, job_id: str) -> str:
         """Return the whole output of a job so far."""
