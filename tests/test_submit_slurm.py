@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,22 @@ def test_a_stop_after_which_slurm_is_silent_has_succeeded(
     assert submit.main(["stop", "sweep-one"]) == 0
     assert sent == ["INT"]
     assert "sweep-one is asked to end" in capsys.readouterr().out
+
+
+def test_a_stop_on_a_full_disk_leaves_the_store_to_others(
+    noted: SlurmJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*words: object, **values: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    noted.write(ended=3.0)
+    monkeypatch.setattr(SlurmJob, "write", full)
+    monkeypatch.setattr(commands, "state", lambda number: State("COMPLETING"))
+    monkeypatch.setattr(commands, "queue", dict)
+    monkeypatch.setattr(commands, "cancel", lambda number: None)
+    assert submit.main(["stop", "sweep-one"]) == 0
+    assert "was stopped: before it ran, or between two starts" in capsys.readouterr().out
+    assert carried_store.holder_of(Path(noted.store)) is None
 
 
 def test_a_stop_between_two_starts_leaves_the_store_to_others(project: Project) -> None:

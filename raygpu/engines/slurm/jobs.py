@@ -6,6 +6,7 @@ import codecs
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -91,8 +92,11 @@ class SlurmJobs:
         has_ended = record.message == slurm_job.QUEUED_AGAIN or record.ended is not None
         if state.word in command_output.PENDING or (has_ended and state.word != "RUNNING"):
             commands.cancel(record.slurm_id)
-            record = record.write(exit_code=130, ended=time.time(), message="before it ran, or between two starts")
-            return command_output.submitted_job(record, None)
+            end: dict[str, Any] = {"exit_code": 130, "ended": time.time()}
+            end["message"] = "before it ran, or between two starts"
+            with suppress(OSError):  # Slurm has cancelled it all the same
+                record.write(**end)
+            return command_output.submitted_job(replace(record, **end), None)
         commands.signal(record.slurm_id, "INT")
         return None
 
