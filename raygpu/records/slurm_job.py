@@ -64,8 +64,9 @@ class SlurmJob:
     """Amount of results at the end of each start, by which a run that gets nowhere is noticed."""
     seconds: float = 0.0
     """Seconds of all earlier starts together."""
-    seconds_before: float = 0.0
-    """Seconds of the starts before the script was submitted, or sbatched by hand, the last time."""
+    seconds_before: float | None = None
+    """Seconds of the starts before the script was submitted, or sbatched by hand, the last time; None if no start has
+    noted it yet."""
     rgu_hours: float | None = None
     """RGU-hours of all starts so far; None without GPUs of known worth."""
 
@@ -114,7 +115,7 @@ def used_s(folder: Path) -> float:
     elsewhere."""
     named = os.environ.get(VARIABLE)
     job = read(folder) if named is not None and Path(named).resolve() == folder.resolve() else None
-    return job.seconds - job.seconds_before if job is not None else 0.0
+    return job.seconds - job.seconds_before if job is not None and job.seconds_before is not None else 0.0
 
 
 def is_taken(folder: Path) -> bool:

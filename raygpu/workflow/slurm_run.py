@@ -86,20 +86,21 @@ class Driver:
         self.place = Place.of(os.environ)
         self.cause: Cause | None = None
         self._num_stops = 0
-        self._began, self._asked_at = time.time(), -ASK_S
+        self._began, self._asked_at = time.monotonic(), -ASK_S
+        now = time.time()
         self._killed_at = math.inf
         self._num_requeues = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.job = job = slurm_job.read(folder) or SlurmJob(
-            f"{command}-{folder.name}", command, self.place.number, str(folder), self._began
+            f"{command}-{folder.name}", command, self.place.number, str(folder), now
         )
         self.stores = JobStores(job.store, self.place.number, self.place.node_disk, self._say)
         self._note_down(
             slurm_id=self.place.number,
-            started=job.started or self._began,
+            started=job.started or now,
             ended=None,
             exit_code=None,
             restarts=max(self._num_requeues, job.restarts + (job.started is not None)),
-            seconds_before=job.seconds_before if self._num_requeues else job.seconds,
+            seconds_before=job.seconds if job.seconds_before is None or not self._num_requeues else job.seconds_before,
             nodes=", ".join(self.place.nodes),
             message="",
         )
@@ -289,7 +290,7 @@ class Driver:
 
     def _account(self, progress: list[float]) -> None:
         """Add this start to what the job has used, and print it."""
-        seconds = time.time() - self._began
+        seconds = time.monotonic() - self._began
         try:
             gpus = select(nvml.gpus(), "all", os.environ.get("CUDA_VISIBLE_DEVICES"))
         except RaygpuError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,28 @@ def test_a_new_submission_uses_nothing_of_the_time_of_earlier_ones(job: Path, mo
     monkeypatch.delenv("SLURM_RESTART_COUNT")
     driver(job).job.write(seconds=7100.0)
     assert used_s() == 100, "sbatched by hand"
+
+
+def test_the_record_of_an_earlier_version_leaves_a_start_its_budget(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one noted the seconds of all submissions together."""
+    monkeypatch.setenv(slurm_job.VARIABLE, str(job))
+    path = job / slurm_job.RECORD
+    values = json.loads(path.read_text()) | {"seconds": 20000.0}
+    del values["seconds_before"]
+    path.write_text(json.dumps(values))
+    assert slurm_job.used_s(job) == 0
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    driver(job).job.write(seconds=20050.0)
+    driver(job)
+    assert slurm_job.used_s(job) == 50
+
+
+def test_a_change_of_the_clock_uses_nothing_of_the_time(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = driver(job)
+    now = time.time()
+    monkeypatch.setattr(slurm_run.time, "time", lambda: now + 7200)
+    started._account([])
+    assert started.job.seconds < 3600
 
 
 @pytest.mark.parametrize("cause", ["clock", "preempted"])
