@@ -222,10 +222,16 @@ class _Files:
                     store=self._store,
                 )
                 record.write(seconds=entry.seconds if entry else 0.0, rgu_hours=entry.rgu_hours if entry else None)
-                slurm_job.register(folder)
         except OSError as error:
             self._restore()
             raise BadInput(f"runs_dir: {self.script.parent} cannot be written: {error.strerror}") from error
+        try:
+            for folder in self._folders:
+                slurm_job.register(folder)
+        except OSError as error:
+            self._restore()
+            where = f"{slurm_job.registry()}, raygpu's list of submitted jobs,"
+            raise BadInput(f"slurm: {where} cannot be written: {error.strerror}") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

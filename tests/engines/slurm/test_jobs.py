@@ -98,9 +98,15 @@ def test_a_job_that_cannot_be_noted_is_refused_before_it_is_submitted(
 ) -> None:
     monkeypatch.setattr(jobs.commands, "submit", lambda script: pytest.fail("submitted"))
     (tmp_path / "cache").write_text("no folder")
-    with pytest.raises(BadInput, match="cannot be written"):
+    with pytest.raises(
+        BadInput, match=r"^slurm: .*/cache/.*/slurm, raygpu's list of submitted jobs, cannot be written"
+    ):
         submit()
     assert not (tmp_path / "runs" / "one").exists()
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "runs").write_text("no folder")
+    with pytest.raises(BadInput, match=r"^runs_dir: .*/runs/one/slurm cannot be written"):
+        submit()
 
 
 @pytest.mark.parametrize(
