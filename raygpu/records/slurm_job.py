@@ -110,12 +110,22 @@ def script_of(folder: Path) -> str | None:
     return job.script or None if job is not None else None
 
 
+def number_of(folder: Path) -> str | None:
+    """Return Slurm's number of the job that runs a run, the same at all of its starts; None elsewhere."""
+    return os.environ.get("SLURM_JOB_ID") if _runs_here(folder) else None
+
+
 def used_s(folder: Path) -> float:
     """Return the seconds that the job which runs a run has used since it was submitted, without this start; 0
     elsewhere."""
-    named = os.environ.get(VARIABLE)
-    job = read(folder) if named is not None and Path(named).resolve() == folder.resolve() else None
+    job = read(folder) if _runs_here(folder) else None
     return job.seconds - job.seconds_before if job is not None and job.seconds_before is not None else 0.0
+
+
+def _runs_here(folder: Path) -> bool:
+    """Return whether this process is the command of the job that runs a run."""
+    named = os.environ.get(VARIABLE)
+    return named is not None and Path(named).resolve() == folder.resolve()
 
 
 def is_taken(folder: Path) -> bool:

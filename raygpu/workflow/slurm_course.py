@@ -66,24 +66,11 @@ def course(
     return Course(True)
 
 
-def words_to_run(command: str, words: Sequence[str], folder: Path, num_requeues: int) -> list[str]:
-    """Return the arguments of a start: those of the submission, or --resume if there is a run to go on with.
-
-    num_requeues: how often the submitted job was queued again; failed trials are tried again by its first start alone.
-    """
-    if command not in RESUMED or not _has_run(folder):
+def words_to_run(command: str, words: Sequence[str], folder: Path) -> list[str]:
+    """Return the arguments of a start: those of the submission, or --resume if there is a run to go on with."""
+    if "--resume" in words or command not in RESUMED or not _has_run(folder):
         return list(words)
-    if "--resume" in words:
-        return _without_retry(words) if num_requeues else list(words)
     return ["--resume", str(folder), *_of_resume(words)]
-
-
-def _without_retry(words: Sequence[str]) -> list[str]:
-    kept = [word for word in words if not word.startswith("--retry=")]
-    if "--retry" in kept:
-        place = kept.index("--retry")
-        del kept[place : place + 2]
-    return kept
 
 
 def _has_run(folder: Path) -> bool:

@@ -53,23 +53,14 @@ def test_a_run_that_gets_nowhere_is_not_queued_for_ever() -> None:
 
 def test_a_later_start_resumes_the_run(tmp_path: Path) -> None:
     words = ["mine.toml", "--trials", "4", "--name", "one", "--tracking.uri", "http://mlflow", "-q"]
-    assert words_to_run("sweep", words, tmp_path, 0) == words  # nothing has begun
+    assert words_to_run("sweep", words, tmp_path) == words  # nothing has begun
     for name in ("config.toml", "run.json"):
         (tmp_path / name).write_text("")
     wanted = ["--resume", str(tmp_path), "--tracking.uri", "http://mlflow", "-q"]
-    assert words_to_run("sweep", words, tmp_path, 0) == wanted
-    assert words_to_run("pack", words, tmp_path, 0) == words
+    assert words_to_run("sweep", words, tmp_path) == wanted
+    assert words_to_run("pack", words, tmp_path) == words
     again = ["--resume", "runs/one", "--trials", "8"]
-    assert words_to_run("sweep", again, tmp_path, 0) == again
-
-
-@pytest.mark.parametrize("retry", [["--retry", "failed"], ["--retry=failed"]])
-def test_failed_trials_are_tried_again_by_the_first_start_alone(retry: list[str], tmp_path: Path) -> None:
-    for name in ("config.toml", "run.json"):
-        (tmp_path / name).write_text("")
-    words = ["--resume", str(tmp_path), *retry, "--trials", "8"]
-    assert words_to_run("sweep", words, tmp_path, 0) == words
-    assert words_to_run("sweep", words, tmp_path, 1) == ["--resume", str(tmp_path), "--trials", "8"]
+    assert words_to_run("sweep", again, tmp_path) == again
 
 
 def test_progress_is_counted_in_epochs(tmp_path: Path) -> None:

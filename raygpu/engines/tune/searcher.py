@@ -16,6 +16,7 @@ from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.saved_state import moved
 from raygpu.planning.gpu_shares import ArrayPlan, Plan, Share
+from raygpu.records import slurm_job
 from raygpu.search.repeats import Repeats
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import array_members, even
@@ -62,6 +63,8 @@ class ArraySearcher(Searcher):
         self.failed: list[str] = []
         self.faults: dict[str, list[int]] = {}
         """Number of failed arrays and size of the first one, by the last line of their error."""
+        self.retried_by: str | None = None
+        """Slurm's number of the job that has tried failed trials again, at one of its starts."""
         self._num_given = 0
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
@@ -272,7 +275,7 @@ class ArraySearcher(Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         """Write the sampler, the requests and the drawn trials to a file for a resumed sweep."""
-        names = ("sampler", "waiting", "given", "failed", "faults", "_num_given")
+        names = ("sampler", "waiting", "given", "failed", "faults", "retried_by", "_num_given")
         state = {name: getattr(self, name) for name in names}
         state["trials"] = self.live.trials
         state["alone"] = self.live.grouper.alone if self.live.grouper is not None else {}
@@ -282,7 +285,8 @@ class ArraySearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Restore the saved state of an earlier start; the sampler goes on with as many trials as are wanted now.
 
-        Trials that failed are suggested again where the sweep has not ended, or where it is to retry them.
+        Trials that failed are suggested again where the sweep has not ended, or where it is to retry them: in a Slurm
+        job, whose starts all have the same flags, at the first one whose state is saved.
         """
         self.live.take_back = self.take_back
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
@@ -299,8 +303,11 @@ class ArraySearcher(Searcher):
         has_ended = self.sampler.finished and not self.waiting and not self.given
         self.sampler.extend(self.live.sampler)
         self._count()
-        if self.live.retry_failed:  # what made them fail may be mended: in arrays where they fit
-            again = self._requests([self.live.trials[name] for name in self.failed])
+        job = slurm_job.number_of(self.live.run_directory.path)
+        if self.live.retry_failed and (
+            job is None or job != self.retried_by
+        ):  # what made them fail may be mended: in arrays where they fit
+            again, self.retried_by = self._requests([self.live.trials[name] for name in self.failed]), job
         elif not has_ended:
             again = [ArrayRequest((name,), fused=False) for name in self.failed]
         else:

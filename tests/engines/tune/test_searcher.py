@@ -18,6 +18,7 @@ from raygpu.engines.tune.oom_retry import RetryShares
 from raygpu.engines.tune.searcher import ArrayRequest, ArraySearcher
 from raygpu.engines.tune.tuner import Generator
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
+from raygpu.records import slurm_job
 from raygpu.records.trial_records import Records
 from raygpu.search.generations import Generations
 from raygpu.search.repeats import Repeats, Repetition
@@ -268,10 +269,11 @@ class Resumed:
         self.live = LiveSweep(sweep_context(self.records, config=config, sampler=sampler), shares, None, None)
         self.searcher = ArraySearcher(sampler, self.live, one_gpu, DeviceSlots(one_gpu), drawn=False)
 
-    def again(self, path: Path) -> Resumed:
+    def again(self, path: Path, *, retry_failed: bool = False) -> Resumed:
         """The sweep that goes on from this one's state."""
         self.searcher.save(str(path / "state"))
         resumed = Resumed()
+        resumed.live.retry_failed = retry_failed
         resumed.searcher.restore(str(path / "state"))
         return resumed
 
@@ -338,6 +340,22 @@ def test_a_trial_whose_worker_an_interrupt_has_ended_goes_on_when_the_sweep_is_r
     assert resumed.searcher.failed == []
     given = resumed.searcher.suggest("tune1")
     assert (given["trial_ids"], given["checkpoint"]) == (["t0000"], "/c1")
+
+
+def test_a_slurm_job_tries_failed_trials_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first start is lost before its state is saved."""
+    monkeypatch.setenv(slurm_job.VARIABLE, str(Path()))
+    sweep = Resumed()
+    given = []
+    for number, is_saved in (("7", True), ("7", False), ("7", True), ("7", True), ("8", True)):
+        monkeypatch.setenv("SLURM_JOB_ID", number)
+        start = sweep.again(tmp_path, retry_failed=True) if given else sweep
+        request = start.searcher.suggest("tune0")
+        given.append(request != start.searcher.FINISHED)
+        if given[-1]:
+            start.searcher.on_trial_complete("tune0", {"failure": "Traceback"})
+        sweep = start if is_saved else sweep
+    assert given == [True, True, True, False, True]
 
 
 def test_a_search_learns_the_mean_of_a_set_whose_failed_trainings_are_given_again(tmp_path: Path) -> None:
