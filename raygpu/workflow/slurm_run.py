@@ -230,7 +230,7 @@ class Driver:
             self._say("queued again by Slurm itself")
         elif message:
             self._say(message)
-        if self.cause == "told" and exit_code == 1:  # Slurm has ended Ray, too, beneath the command
+        if self._killed_at < math.inf and exit_code == 1:  # Slurm has ended Ray, too, beneath the command
             exit_code = INTERRUPTED
         is_last = comes_again is False  # else it may come again
         if is_last:

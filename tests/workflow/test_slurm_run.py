@@ -369,11 +369,13 @@ def test_a_node_without_a_folder_is_one_line(
 
 
 @pytest.mark.parametrize(("exit_code", "noted"), [(1, INTERRUPTED), (0, 0), (3, 3), (2, 2)])
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGUSR1, signal.SIGTERM]])
 def test_a_command_that_fails_because_slurm_ends_its_ray_was_stopped(
-    exit_code: int, noted: int, job: Path, monkeypatch: pytest.MonkeyPatch
+    signals: list[signal.Signals], exit_code: int, noted: int, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm_run.commands, "shown", lambda number: COMPLETING)
-    started = driver(job)
-    started._note(signal.SIGTERM, None)
+    started = Driver(job, "sweep", [], 5)
+    for number in signals:
+        started._note(number, None)
     assert started._end(exit_code) == noted
     assert started.job.exit_code == noted
