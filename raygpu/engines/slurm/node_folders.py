@@ -16,7 +16,7 @@ LONGEST_FOLDER = 36
 """Longest path of Ray's folder: with its sockets' names it has to stay below 107 bytes."""
 
 OF_DRIVER = "driver"
-"""File by which the folder on the driver's own node is known, which has the stores of MLflow."""
+"""File by which each folder on the driver's own node is known."""
 
 
 def job_folder(variables: Mapping[str, str]) -> Path:
@@ -39,7 +39,7 @@ def make(own_folder: Path, ray_folder: Path) -> None:
     """Make both folders on the node of the job's driver. Raises OSError."""
     for folder in (own_folder, ray_folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (own_folder / OF_DRIVER).touch()
+        (folder / OF_DRIVER).touch()
 
 
 def delete(*folders: Path) -> None:
@@ -49,6 +49,8 @@ def delete(*folders: Path) -> None:
 
 
 def delete_on_further_node(own_folder: Path, ray_folder: Path) -> None:
-    """Delete what a job has left on another node than its driver's; nothing of a disk that the nodes share."""
-    if not (own_folder / OF_DRIVER).exists():
-        delete(own_folder, ray_folder)
+    """Delete what a job has left on another node than its driver's; nothing of a disk that the nodes share.
+
+    They may share that of one folder, and each have the other.
+    """
+    delete(*[folder for folder in (own_folder, ray_folder) if not (folder / OF_DRIVER).exists()])

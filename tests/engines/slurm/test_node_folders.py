@@ -52,3 +52,14 @@ def test_a_further_node_is_emptied_and_a_disk_that_nodes_share_is_the_drivers(tm
     delete_on_further_node(own, ray)
     assert own.exists()
     assert ray.exists()
+
+
+def test_rays_short_folder_on_a_further_nodes_own_disk_is_deleted_where_the_other_one_is_shared(tmp_path: Path) -> None:
+    shared, rays, here = (tmp_path / name for name in ("shared", "on_n1", "on_n2"))
+    make(shared, rays)
+    here.mkdir()
+    delete_on_further_node(shared, here)
+    assert sorted(tmp_path.iterdir()) == [rays, shared]
+    make(shared, shared / "ray")
+    delete_on_further_node(shared, shared / "ray")
+    assert (shared / "ray").exists()
