@@ -223,7 +223,7 @@ class Driver:
             if refusal is None:
                 return exit_code
             message, comes_again = refusal, bool(refusal) and self._is_requeued()
-        if comes_again and self._is_stopped():
+        if comes_again and self._num_stops:  # while it wrote its checkpoints, too
             comes_again = not self._cancels()
         if comes_again:
             message = slurm_job.QUEUED_AGAIN

@@ -252,12 +252,15 @@ def test_a_job_that_slurm_itself_queues_again_keeps_its_claim(
     assert carried_store.holder_of(job.parent / "mlflow.db") == "7"
 
 
-def test_a_stopped_job_that_slurm_itself_queues_again_is_cancelled(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("signals", [[signal.SIGINT, signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
+def test_a_stopped_job_that_slurm_itself_queues_again_is_cancelled(
+    signals: list[signal.Signals], job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cancelled: list[str] = []
     monkeypatch.setattr(slurm_run.commands, "shown", lambda number: COMPLETING | {"Restarts": "1"})
     monkeypatch.setattr(slurm_run.commands, "cancel", cancelled.append)
     started = Driver(job, "sweep", [], 5)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals:
         started._note(number, None)
     started._end(INTERRUPTED)
     assert cancelled == ["7"]
