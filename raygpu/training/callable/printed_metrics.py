@@ -100,16 +100,25 @@ class PrintedMetrics:
         """Values found since the last complete set, or since `clear`."""
 
     def take(self, line: str) -> dict[str, float]:
-        """Search a line; return all metrics if each has been found since the last time, else an empty dict.
+        """Search a line; return all metrics if each has been found since the last time, else an empty dict. Raises
+        ValueError for text that is no number."""
+        return self.add(self.find(line))
 
-        A value that is found again replaces the earlier one. Where an expression finds the digits of a number, its sign
-        and its exponent count too; where it finds none, NaN, infinity, and numbers with a sign or an exponent may stand
-        in its group's place. Raises ValueError for text that is no number.
+    def find(self, line: str) -> dict[str, float]:
+        """Return the metrics in a line.
+
+        Where an expression finds the digits of a number, its sign and its exponent count too; where it finds none, NaN,
+        infinity, and numbers with a sign or an exponent may stand in its group's place. Raises ValueError for text that
+        is no number.
         """
         line = COLOURS.sub("", line)
-        for name, expression in self.expressions.items():
-            if (text := expression.find(line)) is not None:
-                self.seen[name] = self._number(name, text, line)
+        found = {name: expression.find(line) for name, expression in self.expressions.items()}
+        return {name: self._number(name, text, line) for name, text in found.items() if text is not None}
+
+    def add(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Add values, which replace earlier ones; return all metrics if each has been found since the last time, else
+        an empty dict."""
+        self.seen |= values
         if not self.expressions or len(self.seen) < len(self.expressions):
             return {}
         complete, self.seen = self.seen, {}

@@ -16,7 +16,6 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 
 from raygpu.config.sections import ScriptSection
@@ -26,7 +25,8 @@ from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training, thread_environment
 from raygpu.training.callable import supervisor
-from raygpu.training.callable.printed_metrics import LONGEST_QUOTE, PrintedMetrics, json_metrics
+from raygpu.training.callable.printed_metrics import LONGEST_QUOTE, json_metrics
+from raygpu.training.callable.printed_streams import ERROR, OUTPUT, PrintedStreams
 from raygpu.training.callable.working_folder import WorkingFolder
 
 OUTPUT_FILE = "output.txt"
@@ -67,7 +67,7 @@ class ScriptTraining(Training):
         home = settings.folder if settings.keeps_files else self._scratch
         self._own = WorkingFolder(Path(folder), home) if script.folder == "own" else None
         self._goes_on = False
-        self._printed = PrintedMetrics(script.metrics)
+        self._printed = PrintedStreams(script.metrics)
         self._reports: deque[dict[str, float]] = deque()
         self._earlier: deque[dict[str, float]] = deque()
         """Reports of an earlier start, up to its state, that have not been read."""
@@ -115,6 +115,7 @@ class ScriptTraining(Training):
                 self._take_rest()
                 if process.returncode:
                     raise RuntimeError(self._failure(process.returncode))
+                self._add(self._printed.settle(has_ended=True))
                 if not self._reports and not self.epoch:
                     raise RuntimeError(self._no_metric())
                 break
@@ -132,7 +133,8 @@ class ScriptTraining(Training):
             env=self._environment | {EPOCH_VARIABLE: str(self._first - 1)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=self._standard_error(),
+            # An object of JSON there is a logger's, and no report.
+            stderr=subprocess.PIPE if self._printed.names else self._output,
             start_new_session=True,
         )
         pipes = [pipe.fileno() for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
@@ -142,15 +144,8 @@ class ScriptTraining(Training):
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
             self._lines[descriptor] = b""
-        self._reported = reports
+        self._stdout, self._reported = pipes[0], reports
         return self._process
-
-    def _standard_error(self) -> FileIO | int:
-        """Return where the script's standard error goes: with several expressions into the pipe of the standard output,
-        because two pipes do not tell the order in which the values of a set were printed."""
-        if not self._printed.expressions:
-            return self._output  # an object of JSON there is a logger's, and no report
-        return subprocess.STDOUT if len(self._printed.expressions) > 1 else subprocess.PIPE
 
     def _from_source(self, word: str) -> str:
         """Return a word of the command, made absolute if it is an existing path above the source folder."""
@@ -176,6 +171,8 @@ class ScriptTraining(Training):
                 self._lines[key.fd] = b""
             self._keep_rest(key.fd, self._lines[key.fd] + rest)
             self._is_behind |= len(self._reports) > before + 1
+        if has_output and not self._selector.select(0):
+            self._add(self._printed.settle())
         return has_output
 
     def _keep_rest(self, descriptor: int, rest: bytes) -> None:
@@ -187,13 +184,17 @@ class ScriptTraining(Training):
             raise ValueError(f"raygpu.report: read more than {LONGEST_REPORT:,} bytes; allowed: fewer in one report")
 
     def _take(self, descriptor: int, line: bytes) -> None:
-        """Take in the metrics of a line: a complete set by the expressions or, without any, an object of JSON."""
+        """Take in the metrics of a line: an object of JSON is a report, and so is a complete set by expressions."""
         text = line.decode(errors="replace")
-        is_text = descriptor != self._reported and self._printed.expressions
-        metrics = self._printed.take(text) if is_text else json_metrics(text)
-        if metrics:
-            self._reports.append(metrics)
-            self._marks.append(self._mark())
+        if descriptor in (self._stdout, self._reported) and (metrics := json_metrics(text)):
+            self._add([metrics])
+        elif descriptor != self._reported:
+            self._add(self._printed.take(OUTPUT if descriptor == self._stdout else ERROR, text))
+
+    def _add(self, reports: list[dict[str, float]]) -> None:
+        self._reports += reports
+        self._marks += [self._mark() for _ in reports]
+        self._is_behind |= len(reports) > 1
 
     def _take_rest(self) -> None:
         """Take in last lines without a line end."""
@@ -214,7 +215,7 @@ class ScriptTraining(Training):
         """Return the error of a script that ended well and reported nothing; its last line says what to do."""
         lines = self._last_lines(5)
         last = f"its output ends with {lines[-1][: LONGEST_QUOTE // 2]!r}" if lines else "it printed nothing"
-        wanted = ", ".join(name for name in self._printed.expressions if name not in self._printed.seen)
+        wanted = ", ".join(self._printed.not_found)
         if wanted:
             advice = f"correct the expression of {wanted} in [script] metrics"
         else:

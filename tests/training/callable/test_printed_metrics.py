@@ -3,44 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from raygpu.config.sections import ScriptSection
-from raygpu.search.trials import Trial
-from raygpu.training.base import Settings
 from raygpu.training.callable.printed_metrics import PrintedMetrics
-from raygpu.training.callable.script import ScriptTraining
+from tests.training.callable.conftest import MakePrinting
 
 BOTH = {"loss": r"Average loss: (\S+),", "accuracy": r"Accuracy: \S+ \((\S+)\)"}
 TEST_SET = "Test set: Average loss: {loss}, Accuracy: 97/100 ({accuracy}%)"
-Make = Callable[..., ScriptTraining]
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Iterator[Make]:
-    made: list[ScriptTraining] = []
-
-    def make(body: str, metrics: dict[str, str] | None = None, epochs: int | None = None) -> ScriptTraining:
-        (tmp_path / "train.py").write_text(body)
-        section = ScriptSection(metrics=metrics or {}, folder="shared")
-        settings = Settings(epochs, 1, "float32", tmp_path)
-        made.append(ScriptTraining("python train.py", str(tmp_path), section, Trial("t0000", 7, {}), settings))
-        return made[-1]
-
-    yield make
-    for training in made:
-        training.close()
-
-
-def epochs(training: ScriptTraining) -> list[dict[str, float]]:
-    found = []
-    while (result := training.run_epoch()) is not None:
-        found.append(dict(result.metrics))
-    return found
 
 
 def taken(metrics: dict[str, str], *lines: str) -> list[dict[str, float]]:
@@ -132,64 +102,23 @@ def test_thousands_in_a_number_are_a_fault() -> None:
         PrintedMetrics({"loss": "loss: ([0-9.]+)"}).take("loss: 1,234.5")
 
 
-def test_a_scripts_lines_on_both_streams_are_searched(script: Make, tmp_path: Path) -> None:
-    body = (
-        "import sys, time\n"
-        "print('accuracy 1', flush=True); time.sleep(0.1)\n"
-        "print('loss 2', file=sys.stderr); time.sleep(0.1)\n"
-        "print('accuracy 3', flush=True); time.sleep(0.1)\n"
-        "sys.stderr.write('\\rstep 1, loss 9\\rstep 2, loss 4'); sys.stderr.flush()\n"
-    )
-    training = script(body, {"accuracy": r"accuracy (\d)", "loss": r"loss (\d)"})
-    assert epochs(training) == [{"accuracy": 1.0, "loss": 2.0}, {"accuracy": 3.0, "loss": 9.0}]
-    lines = (tmp_path / "output.txt").read_text().splitlines()
-    assert lines[:3] == ["accuracy 1", "loss 2", "accuracy 3"], "the kept output is in order"
-
-
-def test_values_on_both_streams_are_of_one_epoch_though_several_epochs_wait(script: Make, tmp_path: Path) -> None:
-    body = (
-        "import sys, time\n"
-        "for i in range(1, 6):\n"
-        "    print('loss', i, file=sys.stderr); print('accuracy', i)\n"
-        "    if i == 1: time.sleep(0.5)\n"
-        "open('ahead', 'w').close()\n"
-    )
-    training = script(body, {"accuracy": r"accuracy (\d)", "loss": r"loss (\d)"})
-    assert training.run_epoch() is not None
-    while not (tmp_path / "ahead").exists():
-        time.sleep(0.02)
-    assert epochs(training) == [{"accuracy": float(i), "loss": float(i)} for i in range(2, 6)]
-
-
-def test_with_expressions_a_line_of_json_is_text_like_any_other(script: Make) -> None:
-    body = (
-        "import sys, raygpu\n"
-        "print('{\"loss\": 1}', flush=True)\n"
-        "print('{\"level\": 20}', file=sys.stderr, flush=True)\n"
-        "print('test loss 2', flush=True)\n"
-        "raygpu.report(loss=3)\n"
-    )
-    found = epochs(script(body, {"loss": r"test loss (\S+)"}))
-    assert sorted(each["loss"] for each in found) == [2.0, 3.0]
-
-
-def test_text_that_is_no_number_fails_the_trial_that_prints_it(script: Make) -> None:
-    training = script("print('Accuracy: 9836/10000 (98%)')", {"accuracy": r"Accuracy: (\S+)"})
+def test_text_that_is_no_number_fails_the_trial_that_prints_it(printing: MakePrinting) -> None:
+    training = printing("print('Accuracy: 9836/10000 (98%)')", {"accuracy": r"Accuracy: (\S+)"})
     with pytest.raises(ValueError, match="found '9836/10000', which is no number, in the line 'Accuracy: 9836/10000"):
         training.run_epoch()
 
 
-def test_a_script_without_a_metric_says_what_it_printed_and_what_to_do(script: Make) -> None:
+def test_a_script_without_a_metric_says_what_it_printed_and_what_to_do(printing: MakePrinting) -> None:
     with pytest.raises(RuntimeError) as caught:
-        script("print('hello'); print('Accuracy: 97%')").run_epoch()
+        printing("print('hello'); print('Accuracy: 97%')", {}).run_epoch()
     text = str(caught.value)
     assert "hello\nAccuracy: 97%\n" in text
     last = text.splitlines()[-1]
     assert last.startswith("no metric was found: its output ends with 'Accuracy: 97%'; give it [script] metrics = ")
     with pytest.raises(RuntimeError, match="no metric was found: it printed nothing; "):
-        script("", {}).run_epoch()
+        printing("", {}).run_epoch()
 
 
-def test_an_incomplete_set_names_the_expression_that_found_nothing(script: Make) -> None:
+def test_an_incomplete_set_names_the_expression_that_found_nothing(printing: MakePrinting) -> None:
     with pytest.raises(RuntimeError, match=r"correct the expression of accuracy in \[script\] metrics"):
-        script("print('loss 1')", {"loss": r"loss (\S+)", "accuracy": r"accuracy (\S+)"}).run_epoch()
+        printing("print('loss 1')", {"loss": r"loss (\S+)", "accuracy": r"accuracy (\S+)"}).run_epoch()
