@@ -1,19 +1,31 @@
-"""Modes of torch, Keras and the environment that hold for a whole process, which one trial's code may set and the next
-one's must not find."""
+"""Modes of torch and Keras that hold for a whole process or thread, by name, each with what reads and what sets it."""
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
+from raygpu.training.keras_policy import store_policy, stored_policy
+
 DEVICES = ("cpu", "cuda")
+PRECISIONS = (
+    "backends",
+    "backends.cudnn",
+    "backends.mkldnn",
+    "backends.cuda.matmul",
+    "backends.cudnn.conv",
+    "backends.cudnn.rnn",
+    "backends.mkldnn.matmul",
+    "backends.mkldnn.conv",
+    "backends.mkldnn.rnn",
+)
+"""Parts of torch with a precision of float32; one without a value of its own has that of a part before it."""
+THREADS = "threads"
+"""The mode that is always set: a thread reads its own value, and sets that of later threads too."""
 Mode = tuple[Callable[[], Any], Callable[[Any], None]]
 """Function that reads a mode, and one that sets it."""
 
@@ -21,8 +33,8 @@ Mode = tuple[Callable[[], Any], Callable[[Any], None]]
 def torch_modes() -> Callable[[], None]:
     """Return a function that sets torch's modes as they are now in this thread, in another one too; one that does
     nothing if torch is not imported yet."""
-    values = _values(_torch_modes())
-    return lambda: _set(_torch_modes(), values)
+    values = read_modes(_torch_modes())
+    return lambda: set_modes(_torch_modes(), values)
 
 
 @contextmanager
@@ -35,73 +47,21 @@ def torch_modes_kept() -> Iterator[None]:
         restore()
 
 
-class WorkerModes(MetaPathFinder):
-    """The modes with which each trial of a worker begins: those that `note` finds, with changes by later imports.
-
-    A trial may import a module that sets modes, or torch itself. It is imported once, so that what it sets has to hold
-    for later trials too; what the trial sets otherwise does not. So this is also a finder of modules, which looks at
-    the modes before and after an import.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
-        self._environment: dict[str, str] | None = None
-        self._thread = threading.local()
-
-    def note(self) -> None:
-        """Take the present modes for those with which trials begin."""
-        self._values, self._environment = _values(_modes()), dict(os.environ)
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
-
-    def close(self) -> None:
-        """Look at imports no longer."""
-        sys.meta_path.remove(self)
-
-    def restore(self) -> None:
-        """Set the modes with which a trial begins; no effect before `note`."""
-        _set(_modes(), self._values)
-        wanted = self._environment
-        if wanted is not None and dict(os.environ) != wanted:
-            for name in os.environ.keys() - wanted.keys():
-                del os.environ[name]
-            os.environ.update(wanted)
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module that no other module imports, and note the modes that its import changes."""
-        spec = None if getattr(self._thread, "imports", False) else PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        execute, values, environment = spec.loader.exec_module, _values(_modes()), dict(os.environ)
-
-        def noting(module: ModuleType) -> None:
-            """Execute the module's code, and note what it changes."""
-            self._thread.imports = True
-            try:
-                execute(module)
-            finally:
-                self._thread.imports = False
-            self._values |= _changes(values, _values(_modes(module)))
-            if self._environment is not None:
-                self._environment |= _changes(environment, os.environ)
-
-        spec.loader.exec_module = noting  # type: ignore[method-assign]
-        return spec
-
-
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are new or differ."""
-    return {name: value for name, value in after.items() if name not in before or before[name] != value}
-
-
-def _values(modes: Mapping[str, Mode]) -> dict[str, Any]:
+def read_modes(modes: Mapping[str, Mode]) -> dict[str, Any]:
+    """Return the modes' values."""
     return {name: read() for name, (read, _) in modes.items()}
 
 
-def _set(modes: Mapping[str, Mode], values: Mapping[str, Any]) -> None:
-    """Set modes to values; those without a value stay."""
-    for name, (_, write) in modes.items():
-        if name in values:
-            write(values[name])
+def set_modes(modes: Mapping[str, Mode], values: Mapping[str, Any]) -> None:
+    """Set modes to values, if they have others; those without a value stay.
+
+    A mode that is set no longer follows the one above it, so none is set without need; torch cannot undo this where a
+    convolution's precision had been set. Twice, because torch's older names of a precision set the newer ones too.
+    """
+    for _ in range(2):
+        for name, (read, write) in modes.items():
+            if name in values and (name == THREADS or read() != values[name]):
+                write(values[name])
 
 
 def _imported(name: str, executed: ModuleType | None) -> Any:
@@ -111,10 +71,10 @@ def _imported(name: str, executed: ModuleType | None) -> Any:
     return None if is_begun and module is not executed else module
 
 
-def _modes(executed: ModuleType | None = None) -> dict[str, Mode]:
+def all_modes(executed: ModuleType | None = None) -> dict[str, Mode]:
     """Return all modes of what is imported, by name. executed: module whose import has just executed its code."""
     torch = _imported("torch", executed)
-    threads = {} if torch is None else {"threads": (torch.get_num_threads, torch.set_num_threads)}
+    threads = {} if torch is None else {THREADS: (torch.get_num_threads, torch.set_num_threads)}
     return _torch_modes(executed) | threads | _keras_modes(executed)
 
 
@@ -127,9 +87,8 @@ def _torch_modes(executed: ModuleType | None = None) -> dict[str, Mode]:
     cudnn, attention = torch.backends.cudnn, torch.backends.mha
 
     def set_device(device: Any) -> None:
-        """Set the default device, if it is another: none is faster than the CPU by name."""
-        if torch.get_default_device() != device:
-            torch.set_default_device(None if device.type == "cpu" else device)
+        """Set the default device: none is faster than the CPU by name."""
+        torch.set_default_device(None if device.type == "cpu" else device)
 
     modes: dict[str, Mode] = {
         "dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -141,7 +100,7 @@ def _torch_modes(executed: ModuleType | None = None) -> dict[str, Mode]:
         ),
         "deterministic": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
         "attention": (attention.get_fastpath_enabled, attention.set_fastpath_enabled),
-        "precision": _precision(torch),
+        **_precisions(torch),
     }
     for name in ("benchmark", "deterministic"):
         modes[f"cudnn.{name}"] = _attribute(cudnn, name)
@@ -163,31 +122,33 @@ def _autocast(torch: Any, kind: str) -> Mode:
     return lambda: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)), write
 
 
-def _precision(torch: Any) -> Mode:
-    """Return the precision of float32 in products and convolutions as a mode, by both of torch's interfaces."""
-    cudnn = torch.backends.cudnn
-    newer = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, cudnn.conv)
-    older = (
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-        _attribute(cudnn, "allow_tf32"),
-    )
+def _precisions(torch: Any) -> dict[str, Mode]:
+    """Return the precision of float32 in products and convolutions as modes, by both of torch's interfaces."""
+    modes = {}
+    for path in PRECISIONS:
+        with suppress(AttributeError):  # a release without it
+            part = attrgetter(path)(torch)
+            part.fp32_precision  # noqa: B018 - raises here and not when it is read as a mode
+            modes[path] = _attribute(part, "fp32_precision")
+    older = {
+        "products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        "cudnn.allow_tf32": _attribute(torch.backends.cudnn, "allow_tf32"),
+    }
+    return modes | {name: _named(mode) for name, mode in older.items()}
 
-    def named(read: Callable[[], Any]) -> Any:
-        """Return a value of the older interface; None if the newer one has set what has no name there."""
+
+def _named(mode: Mode) -> Mode:
+    """Return a mode of the older interface with None for what the newer one has set and has no name there."""
+    read, write = mode
+
+    def read_named() -> Any:
+        """Return the value, or None."""
         try:
             return read()
         except RuntimeError:
             return None
 
-    def write(values: tuple[list[Any], list[str]]) -> None:
-        """Set the values of the older interface, which changes the newer one's, and then those."""
-        for (_, set_older), value in zip(older, values[0], strict=True):
-            if value is not None:
-                set_older(value)
-        for operators, precision in zip(newer, values[1], strict=True):
-            operators.fp32_precision = precision
-
-    return lambda: ([named(read) for read, _ in older], [each.fp32_precision for each in newer]), write
+    return read_named, lambda value: None if value is None else write(value)
 
 
 def _keras_modes(executed: ModuleType | None) -> dict[str, Mode]:
@@ -195,5 +156,6 @@ def _keras_modes(executed: ModuleType | None) -> dict[str, Mode]:
     config = getattr(_imported("keras", executed), "config", None)
     if config is None:
         return {}
-    names = ("floatx", "epsilon", "image_data_format", "dtype_policy")
-    return {f"keras.{name}": (getattr(config, name), getattr(config, f"set_{name}")) for name in names}
+    names = ("floatx", "epsilon", "image_data_format")
+    modes = {f"keras.{name}": (getattr(config, name), getattr(config, f"set_{name}")) for name in names}
+    return modes | {"keras.dtype_policy": (stored_policy, store_policy)}

@@ -1,25 +1,19 @@
-"""Modes of torch that hold for a whole process."""
+"""Modes of torch and Keras that hold for a whole process."""
 
 from __future__ import annotations
 
-import importlib
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-import raygpu
 from raygpu.search.trials import Trial
-from raygpu.training.base import Settings
-from raygpu.training.callable.function import FunctionTraining
 from raygpu.training.fused.dry_run import names_read
-from raygpu.training.modes import WorkerModes, torch_modes_kept
+from raygpu.training.modes import torch_modes_kept
 from tests.contracts.zoo.entry import Vectors, mlp
 
 SETTERS: dict[str, Callable[[], Any]] = {
@@ -66,74 +60,34 @@ def test_modes_are_restored(name: str) -> None:
     assert modes() == before
 
 
-@pytest.fixture
-def worker_modes() -> Iterator[WorkerModes]:
-    modes = WorkerModes()
-    with torch_modes_kept():
-        yield modes
-    modes.close()
-
-
-def test_a_trial_finds_what_an_import_has_set_and_not_what_another_trial_has(
-    worker_modes: WorkerModes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sets_modes.py").write_text(
-        "import os, torch\ntorch.set_float32_matmul_precision('high')\nos.environ['BY_IMPORT'] = '1'\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("EARLIER", "1")
-    monkeypatch.delenv("BY_IMPORT", raising=False)
-    worker_modes.note()
-    before = modes()
-
-    def train(config: dict[str, Any]) -> None:
-        """Set modes in the first trial alone."""
-        importlib.import_module("sets_modes")
-        if config["sets"]:
-            torch.set_default_dtype(torch.float64)
-            torch.set_num_threads(torch.get_num_threads() + 1)
-            torch.backends.cudnn.allow_tf32 = not torch.backends.cudnn.allow_tf32
-            os.environ.update(BY_TRIAL="1", EARLIER="2")
-        threads.append(torch.get_num_threads())
-        raygpu.report(score=1)
-
-    threads: list[int] = []
-    for sets in (True, False):
-        worker_modes.restore()
-        training = FunctionTraining(train, Trial("t0", 0, {"sets": sets}), Settings(1, 1, "float32", tmp_path))
-        training.run_epoch()
-        training.close()
-    assert torch.get_float32_matmul_precision() == "high"
-    assert threads[0] == threads[1] + 1
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    assert modes() == before
-    assert (os.environ["BY_IMPORT"], os.environ["EARLIER"], "BY_TRIAL" in os.environ) == ("1", "1", False)
-
-
-IMPORTED_LATER = """
-from raygpu.training.modes import WorkerModes
-modes = WorkerModes()
-modes.note()
-import {first}, {second}
-before = torch.get_num_threads(), torch.get_float32_matmul_precision(), keras.config.floatx()
-modes.restore()
-torch.set_num_threads(before[0] + 1)
-torch.set_float32_matmul_precision("high")
-torch.backends.cudnn.benchmark = True
-keras.mixed_precision.set_global_policy("mixed_bfloat16")
-keras.config.set_floatx("float64")
-modes.restore()
-assert before == (torch.get_num_threads(), torch.get_float32_matmul_precision(), keras.config.floatx())
-assert not torch.backends.cudnn.benchmark and keras.config.dtype_policy().name == "float32"
+GENERAL_PRECISION = """
+import torch
+from raygpu.training.modes import PRECISIONS, all_modes, read_modes, set_modes
+before = read_modes(all_modes())
+assert set(PRECISIONS) <= before.keys()
+set_modes(all_modes(), before)
+{setting}
+set_modes(all_modes(), before)
+assert read_modes(all_modes()) == before
+torch.backends.fp32_precision = "ieee"
+for name in PRECISIONS:
+    assert read_modes(all_modes())[name] == "ieee", name
 """
 
 
-@pytest.mark.parametrize("first", ["torch", "keras"])
-def test_modes_of_what_a_trial_imports_are_restored_too(first: str) -> None:
-    """Keras imports torch here."""
-    code = IMPORTED_LATER.format(first=first, second="keras" if first == "torch" else "torch")
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "torch"}, check=True)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "",
+        "torch.backends.cudnn.fp32_precision = 'ieee'",
+        "torch.backends.fp32_precision = 'ieee'",
+        "torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
+        "torch.set_float32_matmul_precision('medium')",
+    ],
+)
+def test_restored_precisions_still_follow_the_general_one(setting: str) -> None:
+    """In a process of its own: a convolution's precision that an earlier test has set follows none."""
+    subprocess.run([sys.executable, "-c", GENERAL_PRECISION.format(setting=setting)], check=True)
 
 
 class Double(Vectors, base=True):

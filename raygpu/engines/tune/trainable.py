@@ -45,7 +45,7 @@ from raygpu.search.trials import EpochResult
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray, NotAsAlone, thread_environment
 from raygpu.training.folds import Data
-from raygpu.training.modes import WorkerModes
+from raygpu.training.worker_modes import WorkerModes
 
 logger = logging.getLogger(__name__)
 # Tune hears of an array about this often; every epoch is in the result.

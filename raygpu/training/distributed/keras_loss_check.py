@@ -29,6 +29,7 @@ from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.random_outputs import random_outputs
 from raygpu.training.keras.reduction import Loss, PartGradient
 from raygpu.training.keras.solo import RANDOM_STATE, in_float32, initial_model, no_gpu
+from raygpu.training.keras_policy import store_policy, stored_policy
 from raygpu.training.own_copy import own_copy
 
 DROPOUTS = (keras.layers.Dropout, keras.layers.AlphaDropout, keras.layers.GaussianDropout)
@@ -51,7 +52,7 @@ class KerasLossEvaluator:
         self.rounding = DOUBLE
         self._held: tuple[Any, Arrays, Any] | None = None
         self._random = False
-        before = keras.config.floatx(), keras.config.dtype_policy()
+        before = keras.config.floatx(), stored_policy()
         try:
             self._prepare("float64", "float64")
             try_values(self, 2, num_samples(targets))
@@ -63,7 +64,10 @@ class KerasLossEvaluator:
 
     def _set_types(self, floatx: str, policy: Any) -> None:
         keras.config.set_floatx(floatx)
-        keras.config.set_dtype_policy(policy)
+        if policy is None:
+            store_policy(None)
+        else:
+            keras.config.set_dtype_policy(policy)
 
     def _prepare(self, floatx: str, policy: Any) -> None:
         self._set_types(floatx, policy)

@@ -31,6 +31,7 @@ from raygpu.training.keras.keras_private_api import carried
 from raygpu.training.keras.optimizers import make_optimizer, takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
+from raygpu.training.keras_policy import store_policy, stored_policy
 from raygpu.training.own_copy import own_copy
 
 WEIGHTS = "model.weights.h5"
@@ -275,12 +276,13 @@ def initial_model(
     """Make the model with initial parameters by the trial's seed. A model without shapes gets them from `inputs`."""
     _check_backend()
     keras.utils.set_random_seed(seed % 2**32)  # NumPy's seeds end there
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(MIXED.get(precision, policy))
+    policy = stored_policy()
+    if precision in MIXED:
+        keras.config.set_dtype_policy(MIXED[precision])
     try:
         model = base.build_model(experiment, hp)
     finally:
-        keras.config.set_dtype_policy(policy)
+        store_policy(policy)
     if not isinstance(model, keras.Model):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a keras.Model is wanted")
     if not model.built:

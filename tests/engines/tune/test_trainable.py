@@ -23,7 +23,8 @@ from raygpu.records import activity
 from raygpu.search.patience import Patience, WithPatience, reasons
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
-from raygpu.training.modes import WorkerModes, torch_modes_kept
+from raygpu.training.modes import torch_modes_kept
+from raygpu.training.worker_modes import WorkerModes
 
 
 @pytest.mark.parametrize(("fused", "way"), [(False, "process"), (True, "fused")])
