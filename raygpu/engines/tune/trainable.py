@@ -145,7 +145,7 @@ class ArrayTrainable(tune.Trainable):
             "node_id": ray.get_runtime_context().get_node_id(),
             "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
             DONE: done,
-            SHOULD_CHECKPOINT: not done and bool(self._under_way()) and self._checkpoint_due(),
+            SHOULD_CHECKPOINT: not done and bool(arrays and arrays.trials) and self._checkpoint_due(),
         }
         self._note_activity(reports.values(), done=done)
         return result

@@ -175,6 +175,7 @@ def test_a_narrower_array_does_not_keep_the_scores_of_the_attempt_before(
             worker.save_checkpoint(str(tmp_path))
     lost = worker.step()
     assert (lost["failure"], lost["under_way"]) == (None, shared_names() if saved_at else [])
+    assert not lost["should_checkpoint"], "there is nothing that the last one does not have"
     first = worker.step()
     for report in first["members"]:
         expected = {
