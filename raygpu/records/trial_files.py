@@ -11,6 +11,8 @@ from raygpu.search.trials import Trial
 
 FILES = "files"
 """Folder of a trial's folder with the files that its script has written."""
+BEFORE = "files.before"
+"""Folder of a trial's folder with the files of an earlier start, where the script has begun anew."""
 WORK = "work"
 """Folder of a trial's folder with the script's working directory, while the trial runs."""
 
@@ -28,5 +30,5 @@ def kept_files(folder: RunDirectory, trial_id: str) -> Path | None:
 def drop_files(folder: RunDirectory, trial_ids: Iterable[str]) -> None:
     """Delete the files of these trials, which are not kept."""
     for trial_id in trial_ids:
-        for name in (FILES, WORK):
+        for name in (FILES, BEFORE, WORK):
             (folder.shared_trials / trial_id / name).remove()

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from raygpu.config.sections import ScriptSection
 from raygpu.records import scratch
+from raygpu.records.trial_files import BEFORE
 from raygpu.reporting import CHECKPOINT_FILE, CHECKPOINT_VARIABLE, EPOCH_VARIABLE, REPORT_VARIABLE, Kept
 from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial
@@ -251,13 +252,11 @@ class ScriptTraining(Training):
         self._printed.clear()
 
     def _drain(self) -> None:
-        """Take in all output that is there; a value that is no number no longer matters."""
+        """Take in all output that is there; a value that is no number, or a full disk, no longer matters."""
         while True:
-            try:
+            with suppress(ValueError, OSError):
                 if not self._read(timeout_s=0):
                     return
-            except ValueError:
-                continue
 
     def resume(self) -> None:
         """Let a paused script go on."""
@@ -318,13 +317,14 @@ class ScriptTraining(Training):
 
     def load(self, folder: Path) -> None:
         """Take in a saved state: the script starts again at its beginning, finds its files, and gets the state by
-        `raygpu.load()`. Without a state it begins anew and without them: no one knows which epoch they are of."""
+        `raygpu.load()`. Without a state it begins anew and without them: no one knows which epoch they are of. They
+        are kept beside its new ones."""
         state = Kept.load(folder)
         if state is None:
             if self._own is None:
                 self.notes = [f"begins at epoch 1, and may find files of its own in {self.source}: {NO_STATE}"]
             elif self._own.has_files:
-                self.notes = [f"begins anew, without the files that it wrote: {NO_STATE}"]
+                self.notes = [f"begins anew; the files that it wrote are in {BEFORE} of its folder: {NO_STATE}"]
             return
         self._goes_on = True
         self.epoch, self._first = state.epoch, state.epoch + 1
@@ -336,27 +336,33 @@ class ScriptTraining(Training):
     def close(self) -> None:
         """End the script and its processes: SIGTERM, and SIGKILL for those left after `supervisor.GRACE_S` seconds."""
         process, self._process = self._process, None
-        if process is not None:
-            if process.poll() is None:
-                process.terminate()  # the supervisor, which tells each process once
-                deadline = time.monotonic() + supervisor.GRACE_S + supervisor.LAST_WORDS_S
-                while process.poll() is None and time.monotonic() < deadline:
-                    with suppress(ValueError, OSError):  # of no metric, of a full disk: the processes end all the same
-                        self._read(timeout_s=0.05)  # a full pipe would hold up what the script does at its end
-            _signal_group(process.pid, signal.SIGKILL)
-            process.wait()
-            self._drain()
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-            os.close(self._reported)
-        self._selector.close()
-        self._output.close()
         try:
-            if self._own is not None:
-                self._own.leave()
+            if process is not None:
+                self._end(process)
         finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._selector.close()
+            self._output.close()
+            try:
+                if self._own is not None:
+                    self._own.leave()
+            finally:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """End the script's processes, and take in what they print until then."""
+        if process.poll() is None:
+            process.terminate()  # the supervisor, which tells each process once
+            deadline = time.monotonic() + supervisor.GRACE_S + supervisor.LAST_WORDS_S
+            while process.poll() is None and time.monotonic() < deadline:
+                with suppress(ValueError, OSError):  # of no metric, of a full disk: the processes end all the same
+                    self._read(timeout_s=0.05)  # a full pipe would hold up what the script does at its end
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+        self._drain()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        os.close(self._reported)
 
 
 def _environment(trial: Trial, settings: Settings) -> dict[str, str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raygpu.records.trial_files import FILES, WORK
+from raygpu.records.trial_files import BEFORE, FILES, WORK
 
 LARGEST_COPY = 64 * 2**20
 """Size in bytes of the largest file that is copied; larger ones are links."""
@@ -64,11 +64,15 @@ class WorkingFolder:
         return (self.home / FILES).is_dir() or (self.home / WORK).is_dir()
 
     def enter(self, *, goes_on: bool) -> Path:
-        """Make the working directory and return it. goes_on: keep the files of the trial's earlier start."""
+        """Make the working directory and return it. goes_on: go on with the files of the trial's earlier start;
+        they are moved to `files.before` otherwise."""
         files, work = self.home / FILES, self.home / WORK
         if not goes_on:
+            settle(self.home)
             shutil.rmtree(work, ignore_errors=True)
-            shutil.rmtree(files, ignore_errors=True)
+            if files.is_dir():
+                shutil.rmtree(self.home / BEFORE, ignore_errors=True)
+                files.rename(self.home / BEFORE)
         work.mkdir(exist_ok=True)
         if files.is_dir() and not self.path.exists():
             files.rename(self.path)

@@ -104,7 +104,9 @@ def test_a_trial_that_goes_on_finds_its_files_and_one_that_begins_anew_does_not(
     Kept(1, pickle.dumps(None)).dump(tmp_path / "kept")
     assert files(run(source, body) / "files") == {"count": "1"}
     assert files(run(source, body, load=tmp_path / "kept") / "files") == {"count": "2"}
-    assert files(run(source, body) / "files") == {"count": "1"}
+    home = run(source, body)
+    assert files(home / "files") == {"count": "1"}
+    assert files(home / "files.before") == {"count": "2"}, "nothing is lost"
 
 
 @pytest.mark.parametrize("folder", ["own", "shared"])
@@ -135,7 +137,11 @@ def test_without_a_saved_state_a_script_that_keeps_files_begins_anew_and_a_line_
     assert pairs[0] == [(1, 1), (2, 2), (3, 3)]
     if folder == "own":
         assert pairs[1] == pairs[0]
-        assert notes == ["begins anew, without the files that it wrote: it has saved no state by raygpu.checkpoint"]
+        assert notes == [
+            "begins anew; the files that it wrote are in files.before of its folder: it has saved no state by"
+            " raygpu.checkpoint"
+        ]
+        assert (tmp_path / "files.before" / "last").read_text() == "3"
     else:
         assert "begins at epoch 1, and may find files of its own" in notes[0]
 
@@ -234,3 +240,17 @@ def test_a_link_to_itself_is_no_fault(source: Path) -> None:
     (source / "data" / "loop").symlink_to("loop")
     home = run(source, REPORT)
     assert files(home / "files") == {}
+
+
+def test_a_full_disk_at_the_end_leaves_the_files(source: Path, tmp_path: Path) -> None:
+    (source / "train.py").write_text(
+        "import time\nopen('model', 'w').close()\n" + REPORT + "\nwhile True: print('x' * 1000); time.sleep(0.01)\n"
+    )
+    section, settings = ScriptSection(), Settings(None, 1, "float32", tmp_path)
+    training = ScriptTraining("python train.py", str(source), section, Trial("t0000", 7, {}), settings)
+    assert training.run_epoch() is not None
+    training._output.close()
+    training._output = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - the training closes it
+    training.close()
+    assert files(tmp_path / "files") == {"model": ""}
+    assert not (tmp_path / "work").exists()
