@@ -244,11 +244,13 @@ def test_a_link_to_itself_is_no_fault(source: Path) -> None:
 
 def test_a_full_disk_at_the_end_leaves_the_files(source: Path, tmp_path: Path) -> None:
     (source / "train.py").write_text(
-        "import time\nopen('model', 'w').close()\n" + REPORT + "\nwhile True: print('x' * 1000); time.sleep(0.01)\n"
+        "import time\nopen('model', 'w').close()\n" + REPORT + "time.sleep(0.3); print('saved')\n"
     )
     section, settings = ScriptSection(), Settings(None, 1, "float32", tmp_path)
     training = ScriptTraining("python train.py", str(source), section, Trial("t0000", 7, {}), settings)
     assert training.run_epoch() is not None
+    assert training._process is not None
+    training._process.wait()
     training._output.close()
     training._output = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - the training closes it
     training.close()
