@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from operator import attrgetter
-from types import ModuleType
 from typing import Any
 
 from raygpu.training.keras_policy import store_policy, stored_policy
@@ -64,24 +63,47 @@ def set_modes(modes: Mapping[str, Mode], values: Mapping[str, Any]) -> None:
                 write(values[name])
 
 
-def _imported(name: str, executed: ModuleType | None) -> Any:
-    """Return a module that is imported; None for one that is not, or that is being imported and is not `executed`."""
+def _imported(name: str) -> Any:
+    """Return a module that is imported; None for one that is not, or that another thread is importing."""
     module = sys.modules.get(name)
     is_begun = getattr(getattr(module, "__spec__", None), "_initializing", False)
-    return None if is_begun and module is not executed else module
+    return None if is_begun else module
 
 
-def all_modes(executed: ModuleType | None = None) -> dict[str, Mode]:
-    """Return all modes of what is imported, by name. executed: module whose import has just executed its code."""
-    torch = _imported("torch", executed)
+def all_modes() -> dict[str, Mode]:
+    """Return all modes of what is imported, by name."""
+    torch = _imported("torch")
     threads = {} if torch is None else {THREADS: (torch.get_num_threads, torch.set_num_threads)}
-    return _torch_modes(executed) | threads | _keras_modes(executed)
+    return _torch_modes() | threads | _keras_modes()
 
 
-def _torch_modes(executed: ModuleType | None = None) -> dict[str, Mode]:
+def defaults() -> dict[str, Any]:
+    """Return the modes, by name, that torch and Keras have when they have been imported, as far as they have the same
+    everywhere: Keras' types may come from a file of the user's."""
+    modes: dict[str, Any] = {"keras.dtype_policy": None}
+    torch = _imported("torch")
+    if torch is None:
+        return modes
+    return modes | {
+        "dtype": torch.float32,
+        "device": torch.device("cpu"),
+        "gradients": True,
+        "anomaly": (False, True),
+        "deterministic": 0,
+        "attention": True,
+        "products": "highest",
+        "cudnn.allow_tf32": True,
+        "cudnn.benchmark": False,
+        "cudnn.deterministic": False,
+        "autocast cpu": (False, torch.bfloat16),
+        "autocast cuda": (False, torch.float16),
+    }
+
+
+def _torch_modes() -> dict[str, Mode]:
     """Return torch's modes by name, without the number of threads, which each training sets; none if torch is not
     imported yet."""
-    torch = _imported("torch", executed)
+    torch = _imported("torch")
     if torch is None:
         return {}
     cudnn, attention = torch.backends.cudnn, torch.backends.mha
@@ -151,9 +173,9 @@ def _named(mode: Mode) -> Mode:
     return read_named, lambda value: None if value is None else write(value)
 
 
-def _keras_modes(executed: ModuleType | None) -> dict[str, Mode]:
+def _keras_modes() -> dict[str, Mode]:
     """Return Keras' modes by name; none if Keras is not imported yet."""
-    config = getattr(_imported("keras", executed), "config", None)
+    config = getattr(_imported("keras"), "config", None)
     if config is None:
         return {}
     names = ("floatx", "epsilon", "image_data_format")

@@ -15,7 +15,6 @@ from raygpu.reporting import Kept
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.modes import torch_modes
-from raygpu.training.worker_modes import trains_here
 
 
 class _Ended(BaseException):
@@ -76,7 +75,6 @@ class FunctionTraining(Training):
     def _run(self) -> None:
         reporting.use(self._channel)
         end: BaseException | None = None
-        trains_here()
         try:
             self._set_modes()
             self._take_returned(self.function(self.config))

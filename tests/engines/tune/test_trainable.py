@@ -75,7 +75,6 @@ def test_a_trial_does_not_find_the_modes_and_the_folder_of_an_earlier_one(
     with torch_modes_kept():
         for _ in range(2):
             ArrayTrainable._begin(worker)  # type: ignore[arg-type]
-    worker._modes.close()
     assert found == [(torch.float32, False, tmp_path)] * 2
 
 
