@@ -9,19 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from raygpu.experiment import Mean, Sum
+from raygpu.experiment import Sum
 from raygpu.training.distributed.gradients import GradientSum
+from raygpu.training.distributed.joint_batch_norm import JointNorms
 from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.loss_kinds import LossKind
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.step_gradient import StepGradient
-
-NO_GRADIENT = (
-    "loss() returned a total without a gradient for the samples of one device, whose SyncBatchNorm the other devices"
-    " wait for in the backward pass; keep it in the graph, as by adding 0 * outputs.sum()"
-)
 
 
 def keeps_gradients(optimizer: AnyOptimizer) -> bool:
@@ -41,10 +37,10 @@ class RanksGradient(StepGradient):
         device: torch.device,
         *,
         copies: bool = False,
-        joint_norm: bool = False,
+        joint_norms: JointNorms | None = None,
     ) -> None:
-        """copies: see `GradientSum`. joint_norm: whether the model has a SyncBatchNorm, see `has_joint_norm`."""
-        self._ranks, self._copies, self._joint_norm = ranks, copies, joint_norm
+        """copies: see `GradientSum`. joint_norms: of the model; None without any."""
+        self._ranks, self._copies, self._joint_norms = ranks, copies, joint_norms
         self._work: Any = None
         """The sum of `_parts` over ranks, under way."""
         super().__init__(parameters, device)
@@ -52,15 +48,18 @@ class RanksGradient(StepGradient):
     def _make_sum(self) -> Any:
         if self._ranks.world == 1:
             return None
-        overlaps = False if self._joint_norm else None
+        overlaps = False if self._joint_norms is not None else None
         return GradientSum(self._parameters, self._ranks, copies=self._copies, overlaps=overlaps)
 
-    def add(self, loss: Any, size: int, *, last: bool) -> None:
-        """Take in the loss of a part; see `StepGradient.add`. Raises ValueError for a loss without a gradient where the
-        other ranks would wait for this one's backward pass."""
-        if self._joint_norm and isinstance(loss, Mean | Sum) and not torch.as_tensor(loss.total).requires_grad:
-            raise ValueError(NO_GRADIENT)
-        super().add(loss, size, last=last)
+    def _backward(self, loss: Sum, *, retain: bool = False) -> None:
+        if self._joint_norms is None:
+            return super()._backward(loss, retain=retain)
+        value = torch.as_tensor(loss.total)
+        if len(set(self._ranks.gather([value.requires_grad]))) > 1:
+            reached = self._ranks.gather([self._joint_norms.reached(value) if value.requires_grad else []])
+            if not value.requires_grad:
+                return self._joint_norms.pass_zeros(sorted(set().union(*reached)), retain=retain)
+        return super()._backward(loss, retain=retain)
 
     def _told(self, kind: LossKind, is_fraction: bool) -> list[tuple[LossKind, bool]]:
         return self._ranks.gather([(kind, is_fraction)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from raygpu.training.distributed.joint_batch_norm import JointNorms
 from raygpu.training.distributed.rank_generators import drawn_alike
 from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
@@ -25,7 +26,7 @@ class RanksTurnGradient(TurnGradient):
     """Computes the gradient of each turn as that of the whole batch. All ranks make the same calls.
 
     stopwatch: stands still while this rank waits for the others. replicas: of the ranks' models; None of one rank.
-    copies, joint_norm: see `RanksGradient`.
+    copies, joint_norms: see `RanksGradient`.
     """
 
     def __init__(
@@ -38,12 +39,12 @@ class RanksTurnGradient(TurnGradient):
         replicas: Replicas | None,
         *,
         copies: bool = False,
-        joint_norm: bool = False,
+        joint_norms: JointNorms | None = None,
     ) -> None:
         super().__init__(take_unfrozen)
         self._ranks, self._device, self._stopwatch, self._replicas = ranks, device, stopwatch, replicas
         self._gradients = {
-            name: RanksGradient(parameters, ranks, device, copies=copies, joint_norm=joint_norm)
+            name: RanksGradient(parameters, ranks, device, copies=copies, joint_norms=joint_norms)
             for name, parameters in optimizer.parameters_by_name.items()
         }
         self._own, self._share = 1, 1.0

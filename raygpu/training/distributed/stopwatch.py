@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+MARGIN = 0.9
+"""Share of the free memory that a rank's samples of a batch may fill."""
 
 
 @dataclass(slots=True)
@@ -19,6 +23,17 @@ class SinceExchange:
     squares: list[torch.Tensor] = field(default_factory=list)
     wholes: list[torch.Tensor] = field(default_factory=list)
     shares: list[list[int]] = field(default_factory=list)
+
+    def most(self, device: torch.device) -> float:
+        """Return the samples of a part that fit this device's memory, by the memory of the largest part."""
+        if device.type != "cuda" or not self.part:
+            return math.inf
+        allocated_bytes = torch.cuda.memory_allocated(device)
+        each = (torch.cuda.max_memory_allocated(device) - allocated_bytes) / self.part
+        torch.cuda.reset_peak_memory_stats(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        room = MARGIN * (free + torch.cuda.memory_reserved(device) - allocated_bytes)
+        return math.inf if each <= 0 else room / each
 
 
 class Stopwatch:

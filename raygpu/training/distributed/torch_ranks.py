@@ -24,7 +24,7 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.training.distributed.buffer_broadcast import BufferBroadcast
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.gradients import broadcast_initial_state
-from raygpu.training.distributed.joint_batch_norm import has_joint_norm, join_batch_norm
+from raygpu.training.distributed.joint_batch_norm import JointNorms, has_joint_norm, join_batch_norm
 from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.rank_generators import drawn_alike, generators, seed_rank, set_generators
@@ -45,8 +45,6 @@ from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
 
-MARGIN = 0.9
-"""Share of the free memory that a rank's samples of a batch may fill."""
 A_DAY = timedelta(days=1)
 """Timeout of a rank that waits for another to evaluate or save: one that dies ends the wait at once."""
 
@@ -87,6 +85,7 @@ class TorchParallel(ParallelTraining):
             self.notes.append(HOOKED.format(name=name))
         self._replicas: Replicas | None = None
         self._moving: BufferBroadcast | None = None
+        self._joint_norms: JointNorms | None = None
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
@@ -113,6 +112,7 @@ class TorchParallel(ParallelTraining):
         self.notes += lines
         if has_joint_norm(self.solo.model):
             self._wait_in_steps("SyncBatchNorm")
+            self._joint_norms = JointNorms(compiled=self.parallel.compile)
 
     @cached_property
     def _gradient(self) -> RanksGradient | RanksTurnGradient:
@@ -122,7 +122,7 @@ class TorchParallel(ParallelTraining):
 
     def _step_gradient(self) -> RanksGradient | RanksTurnGradient:
         solo = self.solo
-        options = {"copies": keeps_gradients(solo.optimizer), "joint_norm": self._waits_in_steps}
+        options: dict[str, Any] = {"copies": keeps_gradients(solo.optimizer), "joint_norms": self._joint_norms}
         if not isinstance(solo.optimizer, SeveralOptimizers):
             return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device, **options)
         if self.parallel.accumulate > 1:
@@ -187,6 +187,8 @@ class TorchParallel(ParallelTraining):
         share = samples / (end - start)
         if self._moving is not None:
             self._moving.begin_step()
+        if self._joint_norms is not None:
+            self._joint_norms.begin_step()
         if isinstance(gradient, RanksTurnGradient):
             gradient.begin(samples, share, (solo.seed, self.epoch + 1, self.step))
             return self._take_turns(gradient, samples, whole=end - start == self.parallel.global_batch)
@@ -241,7 +243,11 @@ class TorchParallel(ParallelTraining):
         """Return the result of the training step on this rank's next part of a batch."""
         solo = self.solo
         inputs, targets = next(self._batches)
-        with solo.autocast(), nullcontext() if self._replicas is None else self._replicas.watched():
+        with (
+            solo.autocast(),
+            nullcontext() if self._replicas is None else self._replicas.watched(),
+            nullcontext() if self._joint_norms is None else self._joint_norms.noted(),
+        ):
             return training_loss(solo.experiment, solo.model, inputs, targets, solo.hp)
 
     def _take_unfrozen(self) -> None:
@@ -280,7 +286,7 @@ class TorchParallel(ParallelTraining):
         report = RankReport(
             samples=since.samples,
             rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
-            most=self._most(since.part),
+            most=since.most(self.solo.device) * self.parallel.accumulate,
             loss_sum=self.solo.loss_scale.reported(loss_sum),
             loss_weight=loss_weight,
             squares=tuple(square.item() for square in compress(since.squares, mask)),
@@ -312,18 +318,6 @@ class TorchParallel(ParallelTraining):
 
     def _further_metrics(self) -> dict[str, float]:
         return turn_metrics(self._turn_losses())
-
-    def _most(self, part: int) -> float:
-        """Return the samples of a batch whose share fits this device's memory, by the memory of the largest part."""
-        device = self.solo.device
-        if device.type != "cuda" or not part:
-            return math.inf
-        allocated_bytes = torch.cuda.memory_allocated(device)
-        each = (torch.cuda.max_memory_allocated(device) - allocated_bytes) / part
-        torch.cuda.reset_peak_memory_stats(device)
-        free, _ = torch.cuda.mem_get_info(device)
-        room = MARGIN * (free + torch.cuda.memory_reserved(device) - allocated_bytes)
-        return math.inf if each <= 0 else room / each * self.parallel.accumulate
 
     # Kept
 

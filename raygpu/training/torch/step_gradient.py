@@ -85,7 +85,7 @@ class StepGradient:
                 return backward(loss)  # the whole batch at once
             return self._add_mean(loss, last=last)
         if isinstance(loss, Sum):
-            return self._run(partial(backward, loss), 1.0, None, last=last)
+            return self._run(partial(self._backward, loss), 1.0, None, last=last)
         share = _rounded_share(self._share, loss)
         part = partial(backward, loss, size / self._own * share)
         return self._run(part, self._share / share, self._square, last=last)
@@ -152,9 +152,13 @@ class StepGradient:
         if last:
             self._sum_parts()
         if not self._is_fraction:
-            return self._run(partial(backward, Sum(loss.total)), 1.0, None, last=last)
-        self._numerators = self._collected(partial(backward, Sum(loss.total), retain=True), self._numerators)
-        self._denominators = self._collected(partial(backward, Sum(loss.weight)), self._denominators)
+            return self._run(partial(self._backward, Sum(loss.total)), 1.0, None, last=last)
+        self._numerators = self._collected(partial(self._backward, Sum(loss.total), retain=True), self._numerators)
+        self._denominators = self._collected(partial(self._backward, Sum(loss.weight)), self._denominators)
+
+    def _backward(self, loss: Sum, *, retain: bool = False) -> None:
+        """Run the backward pass of a sum, or of a part of a `Mean`. retain: see `reduction.backward`."""
+        backward(loss, retain=retain)
 
     def _run(self, backward: Callable[[], None], weight: float, square: torch.Tensor | None, *, last: bool) -> None:
         if last and self._sum is not None:

@@ -11,11 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from raygpu import Mean, Splits, TorchExperiment
+from raygpu import Mean, Splits, Sum, TorchExperiment
 from raygpu.training.distributed.joint_batch_norm import NOT_JOINED, has_joint_norm, join_batch_norm
 from raygpu.training.distributed.parallel_training import NO_OWN_SPEED
-from raygpu.training.distributed.ranks import ParallelSettings
-from raygpu.training.distributed.ranks_gradient import NO_GRADIENT
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from tests.models import few
 from tests.ranks import on_ranks
 from tests.training.distributed.parts import parameters, training
@@ -110,16 +109,92 @@ def test_ranks_with_joint_layers_take_other_branches_and_have_no_own_speed() -> 
     assert NO_OWN_SPEED.format(layers="SyncBatchNorm") in notes
 
 
-def without_gradient(ranks: Any) -> str:
-    """What is raised before any rank waits for the other."""
-    own = training(Branching(), Branching().data(), HP, ParallelSettings(30), ranks)
-    gradient: Any = own._gradient
-    gradient.begin(15, 0.5)
-    with pytest.raises(ValueError, match="without a gradient") as caught:
-        gradient.add(Mean(torch.zeros(()), 0.0), 15, last=True)
+class _Added(torch.autograd.Function):
+    """The sum of all ranks' numbers, in the forward and in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor) -> torch.Tensor:
+        return _over_ranks(numbers)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _over_ranks(gradients[0])
+
+
+def _over_ranks(numbers: torch.Tensor) -> torch.Tensor:
+    numbers = numbers.clone()
+    if dist.is_initialized():
+        dist.all_reduce(numbers)
+    return numbers
+
+
+class Centred(nn.SyncBatchNorm):
+    """Subtracts the mean over all ranks' samples, through which the loss of each depends on those of all."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return input
+        total: torch.Tensor = _Added.apply(torch.cat([input.sum(0), input.new_full((1,), len(input))]))
+        return (input - total[:-1] / total[-1].detach()) ** 2
+
+
+def is_counted() -> bool:
+    """Whether samples of this rank count: those of the second of two do not."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+class Halved(TorchExperiment):
+    """The first half of each batch counts, and the loss of the other half is a constant, as of an early return."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def data(self) -> Splits:
+        return few(90, 16)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 16), Centred(16), nn.Tanh(), nn.Linear(16, 10))
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        if self.kind == "frozen":
+            model[0].requires_grad_(False)
+            model[1].requires_grad_(False)
+        outputs = model(inputs)
+        if not dist.is_initialized() and self.kind != "fraction":  # all of the batch
+            outputs, targets = outputs[:15], targets[:15]
+        return self.loss(outputs, targets)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        zero, is_trained = torch.zeros(()), outputs.requires_grad
+        losses = functional.cross_entropy(outputs, targets, reduction="sum")
+        if not is_trained:
+            return Mean(losses, len(targets))
+        if self.kind == "nobody":
+            return Mean(zero, 0)
+        if self.kind == "sum":
+            return Sum(losses / 15 if is_counted() else zero)
+        if self.kind == "fraction":  # all samples count in the total, and the first half in the weight
+            half = outputs if dist.is_initialized() else outputs[:15]
+            return Mean(losses, half.square().sum() if is_counted() else zero)
+        return Mean(losses, len(targets)) if is_counted() else Mean(zero, 0)
+
+
+def halved(ranks: Ranks, kind: str) -> list[torch.Tensor]:
+    own = training(Halved(kind), Halved(kind).data(), HP, ParallelSettings(30), ranks, dtype=torch.float64)
+    while own.advance() is not None:
+        pass
+    found = parameters(own)
     own.close()
-    return str(caught.value)
+    return found
 
 
-def test_a_loss_without_a_gradient_on_one_rank_is_refused() -> None:
-    assert on_ranks(2, without_gradient) == [NO_GRADIENT] * 2
+def compare(ranks: list[list[torch.Tensor]], alone: list[torch.Tensor]) -> None:
+    assert all(parameter.isfinite().all() for parameter in alone)
+    for found in ranks:
+        for one, other in zip(found, alone, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum", "fraction", "nobody", "frozen"])
+def test_a_rank_whose_samples_do_not_count_takes_part_in_the_others_backward_pass(kind: str) -> None:
+    compare(on_ranks(2, halved, kind), halved(OneRank(), kind))
