@@ -37,7 +37,7 @@ from raygpu.workflow.training_curves import TrainingCurves
 from raygpu.workflow.training_layout import Layout
 from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import PreparedTrain
-from raygpu.workflow.winner_score import scored_once
+from raygpu.workflow.winner_score import noted_score, scored_once
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -167,7 +167,12 @@ class TrainingRun:
         from raygpu.engines.train.best_checkpoint import best_of
 
         tested, trial, placing = self.found.test, self.prepared.trial, self.layout.placing
-        if tested is None or ended.best is None or (ended.interrupted and not self.history.has_ended):
+        if tested is None or ended.best is None:
+            return
+        trained = {trial.trial_id: best_of(ended.best).epoch}  # a resume may find a better one
+        noted = noted_score(self.folder, trial.trial_id)
+        if ended.interrupted and not self.history.has_ended:
+            self.on_test = noted if noted is not None and noted.covers(trained, trained) else None
             return
         work = ScoringWork(
             source=self.cluster.travelled(self.found.source),
@@ -177,7 +182,6 @@ class TrainingRun:
             gpus=placing.gpus,
         )
         models, score = {trial.trial_id: (trial, ended.best.uri)}, partial(scores_on_test, work, tested)
-        trained = {trial.trial_id: best_of(ended.best).epoch}  # a resume may find a better one
         self.on_test = scored_once(self.folder, tested, models, score, self.console.warn, trained=trained)
 
     def _abandon(self, error: BaseException) -> None:

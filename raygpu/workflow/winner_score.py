@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import Splits, num_samples
@@ -41,6 +42,19 @@ def kept_models(
     return models
 
 
+def noted_score(folder: RunDirectory, trial_id: str) -> ScoreOnTest | None:
+    """Return the score on the test data that earlier starts of a training have noted.
+
+    Its epoch is None where it is not known: earlier versions noted none, and kept the score when a resume found a
+    better epoch.
+    """
+    noted = folder.read_run().get(TEST)
+    if noted is not None and not noted.get("epochs"):
+        noted = {**noted, "epochs": {trial_id: None}}
+        folder.write_run({TEST: noted})
+    return ScoreOnTest.read(noted)
+
+
 def scored_once(
     folder: RunDirectory,
     tested: Splits,
@@ -66,6 +80,8 @@ def scored_once(
         winners = 1 if earlier is None else earlier.winners + 1
         num = num_samples(tested.validation_targets)
         test_score = ScoreOnTest.of(num, score(models), winners, folds, epochs, len(trained) if trained else None)
+        if earlier is not None and None in earlier.epochs.values() and earlier.metrics == test_score.metrics:
+            test_score = replace(test_score, winners=earlier.winners)  # of the same model
     except Exception as error:  # noqa: BLE001 - no other result of the run depends on it
         again = folder.resumed_by(folder.kind)
         say(f"the best model is not scored on the test data: {one_line(error)}; try again by: {again}")

@@ -120,29 +120,68 @@ def test_a_training_that_has_ended_stays_ended(tmp_path: Path) -> None:
     assert (run.history.epoch, run.history.best) == (2, Best(1.0, 1))
 
 
+class WithTestData:
+    """A training whose model of an epoch has that epoch for its loss on the test data."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        x = np.zeros((3, 1), np.float32)
+        self.best, self.run = Storage(str(folder / "best")), Started(folder)
+        run: Any = self.run
+        run.folder, run.on_test = RunDirectory.create(folder, "mine"), None
+        run.found = SimpleNamespace(test=Splits(x, x, x, x), source=None)
+        run.config.gpu = SimpleNamespace(precision="fp32")
+        run.prepared = SimpleNamespace(trial=Trial("train", 0, {}))
+        run.layout = SimpleNamespace(placing=SimpleNamespace(cpus=1.0, gpus=1.0))
+        run.cluster = SimpleNamespace(travelled=lambda source: source)
+        monkeypatch.setattr(
+            "raygpu.engines.cluster.scoring_worker.scores_on_test",
+            lambda work, tested, models: {name: {"loss": float(self.epoch)} for name in models},
+        )
+
+    def end(self, epoch: int, *, interrupted: bool = False) -> Any:
+        """The score after a start that ended with this best epoch: its metrics, its epochs, and the winners so far."""
+        self.epoch = epoch
+        self.best.write("progress.json", json.dumps({"score": 1.0 / epoch, "epoch": epoch}).encode())
+        self.run.on_test = None
+        self.run._score_model(TrainingOutcome(None, self.best, interrupted))
+        score = self.run.on_test
+        return score and (dict(score.metrics), dict(score.epochs), score.winners)
+
+    def forget_epochs(self) -> None:
+        """Leave the note as versions wrote it that noted no epochs."""
+        noted = self.run.folder.read_run()["test"]
+        self.run.folder.write_run({"test": {**noted, "epochs": {}}})
+
+
 def test_the_model_of_another_best_epoch_is_scored_on_the_test_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resume with more epochs may find a better one; one that finds none looks at the test data no more."""
-    x, best = np.zeros((3, 1), np.float32), Storage(str(tmp_path / "best"))
-    run: Any = Started(tmp_path)
-    run.folder, run.found = RunDirectory.create(tmp_path, "mine"), SimpleNamespace(test=Splits(x, x, x, x), source=None)
-    run.config.gpu = SimpleNamespace(precision="fp32")
-    run.prepared = SimpleNamespace(trial=Trial("train", 0, {}))
-    run.layout = SimpleNamespace(placing=SimpleNamespace(cpus=1.0, gpus=1.0))
-    run.cluster = SimpleNamespace(travelled=lambda source: source)
-    epoch = 0
-    monkeypatch.setattr(
-        "raygpu.engines.cluster.scoring_worker.scores_on_test",
-        lambda work, tested, models: {name: {"loss": float(epoch)} for name in models},
-    )
-    scored = []
-    for epoch in (4, 4, 7):
-        best.write("progress.json", json.dumps({"score": 1.0 / epoch, "epoch": epoch}).encode())
-        run._score_model(TrainingOutcome(None, best, False))
-        scored.append((dict(run.on_test.metrics), dict(run.on_test.epochs), run.on_test.winners))
-    assert scored == [
+    training = WithTestData(tmp_path, monkeypatch)
+    assert [training.end(epoch) for epoch in (4, 4, 7)] == [
         ({"test/loss": 4.0}, {"train": 4}, 1),
         ({"test/loss": 4.0}, {"train": 4}, 1),
         ({"test/loss": 7.0}, {"train": 7}, 2),
     ]
+
+
+def test_a_score_of_an_unknown_epoch_is_not_that_of_the_best_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = WithTestData(tmp_path, monkeypatch)
+    training.end(4)
+    training.forget_epochs()
+    assert training.end(4) == ({"test/loss": 4.0}, {"train": 4}, 1)
+    training.forget_epochs()
+    assert training.end(7, interrupted=True) is None
+    assert training.end(7) == ({"test/loss": 7.0}, {"train": 7}, 2)
+
+
+def test_an_interrupted_resume_has_the_score_of_its_best_epoch_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = WithTestData(tmp_path, monkeypatch)
+    assert training.end(4, interrupted=True) is None
+    scored = training.end(4)
+    assert training.end(4, interrupted=True) == scored
+    assert training.end(7, interrupted=True) is None
