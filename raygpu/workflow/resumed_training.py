@@ -10,7 +10,10 @@ from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.fixed_fields import BEGUN, changed_lines, fixed_fields
 
-FIXED = dict.fromkeys(("experiment", "data", "seed", "metric", "direction", "global_batch", "accumulate"), True)
+ACCUMULATE = "accumulate"
+"""Field that may change where the run's state has the global batch, which a resume then takes: it sets the size of the
+parts alone."""
+FIXED = dict.fromkeys(("experiment", "data", "seed", "metric", "direction", "global_batch", ACCUMULATE), True)
 """Fields that stay as they were at a training's start, beside the hyper-parameter `batch_size`."""
 BATCH_SIZE = "batch_size"
 """Hyper-parameter that sets the batch and, where the learning rate is scaled, that too."""
@@ -23,8 +26,13 @@ def begun_training(folder: RunDirectory) -> dict[str, Any]:
 
 def require_same_training(folder: RunDirectory, config: TrainConfig) -> None:
     """Raise BadInput with a line for each field that has changed and cannot; earlier versions have noted none."""
-    begun = folder.read_run().get(BEGUN)
-    if begun is not None and (faults := changed_lines(folder, begun, _fixed(config))):
+    state = folder.read_run()
+    if (begun := state.get(BEGUN)) is None:
+        return
+    now = _fixed(config)
+    if state.get("global_batch") is not None:
+        begun, now = ({name: fields[name] for name in fields if name != ACCUMULATE} for fields in (begun, now))
+    if faults := changed_lines(folder, begun, now):
         raise BadInput(faults)
 
 

@@ -90,3 +90,11 @@ def test_as_it_began_and_with_what_may_change_it_goes_on(begun: RunDirectory, re
 def test_a_training_of_an_earlier_version_goes_on(begun: RunDirectory, resumed: list[TrainConfig]) -> None:
     begun.write_run({"begun": None})
     assert train.main(["--resume", str(begun.path)]) == 0
+
+
+def test_smaller_parts_of_the_noted_batch_go_on(begun: RunDirectory, resumed: list[TrainConfig]) -> None:
+    """A resume takes the noted batch, on fewer devices too, where each has a larger share."""
+    begun.write_run({"global_batch": 32})
+    begun.config.write_text(begun.config.read_text().replace("accumulate = 2", "accumulate = 8"))
+    assert train.main(["--resume", str(begun.path)]) == 0
+    assert [config.accumulate for config in resumed] == [8]
