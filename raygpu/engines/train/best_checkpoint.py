@@ -30,6 +30,14 @@ def lost_line(best: Best, kept: Best | None) -> str:
     return f"the checkpoint of the best epoch, {best.epoch}, score {best.score:.6g}, is lost; {instead}"
 
 
+def forgotten_line(best: Best, epoch: int) -> str:
+    """Return the line that tells that the best epoch does not count any more. epoch: the last one that does."""
+    return (
+        f"the best epoch so far, {best.epoch}, score {best.score:.6g}, does not count any more: the training goes on"
+        f" after epoch {epoch}, and trains its later epochs anew"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class BestCheckpoint:
     """The best checkpoint among those of a training."""
@@ -56,13 +64,14 @@ class BestCheckpoint:
         noted: best score by the last checkpoint. uncopied: that checkpoint, as Ray gives it, if it is the best one;
         None if it is not. No other can lack its copy. maximize: whether a higher score is better.
         """
-        kept_best, sign = self._kept_score(), 1 if maximize else -1
+        kept_best, sign = self.kept_best(), 1 if maximize else -1
         if uncopied is None or (kept_best is not None and sign * kept_best.score >= sign * noted.score):
             return kept_best
         self.replace(uncopied)
-        return self._kept_score()
+        return self.kept_best()
 
-    def _kept_score(self) -> Best | None:
+    def kept_best(self) -> Best | None:
+        """Return the score and the epoch of the copy; None without one."""
         try:
             return best_of(self.kept) if self.kept is not None else None
         except FileNotFoundError:  # somebody has deleted it

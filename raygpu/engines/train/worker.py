@@ -17,7 +17,7 @@ import ray
 import ray.train
 
 from raygpu.devices import disk
-from raygpu.engines.train.best_checkpoint import BestCheckpoint, lost_line
+from raygpu.engines.train.best_checkpoint import BestCheckpoint, forgotten_line, lost_line
 from raygpu.engines.train.checkpoint_writer import CheckpointWriter
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.train_private_api import upload_in_daemon_threads
@@ -168,9 +168,10 @@ class _CheckpointManager:
         if epoch >= progress["epoch"]:
             self.score, self.metrics = progress["score"], progress.get("metrics", {})
         if progress["best"] is not None:
-            noted = Best(progress["best"], progress.get("best_epoch", progress["epoch"]))
+            noted = Best(progress["best"], progress.get("best_epoch") or _kept_epoch(progress, best))
             if noted.epoch > epoch:
                 best.forget()
+                self.training.notes.append(forgotten_line(noted, epoch))
             else:
                 self.best = noted
                 self._recover(best, path if progress.get("is_best") else None)
@@ -230,3 +231,11 @@ class _CheckpointManager:
             return False
         self.best = Best(score, epoch)
         return True
+
+
+def _kept_epoch(progress: Mapping[str, Any], best: BestCheckpoint) -> int:
+    """Return the epoch of the best score that a checkpoint of an earlier release notes without it: that of the copy
+    with this score, or the checkpoint's own."""
+    kept = best.kept_best()
+    epoch: int = kept.epoch if kept is not None and kept.score == progress["best"] else progress["epoch"]
+    return epoch

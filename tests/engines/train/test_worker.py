@@ -125,7 +125,11 @@ def test_the_best_score_of_a_lost_attempt_of_a_function_is_forgotten(
     checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
     resumed = Resumed(tmp_path, last, monkeypatch, state_epoch)
     assert resumed.restored == Restored(state_epoch, {}, None)
-    assert (resumed.notes, kept(tmp_path)) == ([], None)
+    assert resumed.notes == [
+        "the best epoch so far, 3, score 1, does not count any more: the training goes on after epoch"
+        f" {state_epoch}, and trains its later epochs anew"
+    ]
+    assert kept(tmp_path) is None
 
 
 def test_the_best_score_up_to_a_function_s_own_checkpoint_stays(
@@ -135,6 +139,18 @@ def test_the_best_score_up_to_a_function_s_own_checkpoint_stays(
     checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
     assert Resumed(tmp_path, last, monkeypatch, 3).restored == Restored(3, {}, Best(1.0, 3))
     assert kept(tmp_path) == "epoch 3"
+
+
+def test_a_best_score_without_a_noted_epoch_is_of_the_epoch_of_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3))
+    progress = json.loads((last / "progress.json").read_text())
+    del progress["best_epoch"]
+    (last / "progress.json").write_text(json.dumps(progress))
+    checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
+    resumed = Resumed(tmp_path, last, monkeypatch, 4)
+    assert (resumed.best, resumed.notes, kept(tmp_path)) == (Best(1.0, 3), [], "epoch 3")
 
 
 def test_a_function_that_has_ended_keeps_its_history_without_a_state(
