@@ -211,7 +211,7 @@ class _Measuring:
         try:
             self.places = benchmark.places
             if chosen is not None:
-                shares, curves = benchmark.at(chosen, say)
+                shares, curves = benchmark.at(with_least(chosen, self.least), say)
                 return curves, tuple(shares)
             if config.best_batch:
                 first = max(1, self.configured // self.where.ranks)
@@ -244,10 +244,12 @@ class _Measuring:
         return Workload(self.found.source, self.found.splits, self.prepared.trial, self.config.gpu.precision)
 
     def _first(self, trainings: ShortTrainings, shares: Sequence[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """Train a first turn with these shares, lowered by a fifth while memory does not hold them."""
+        """Train a first turn with these shares, lowered by a fifth while memory does not hold them; each as large as
+        the model needs. Raises RaygpuError if there are too few samples for that."""
         from raygpu.engines.train.production import TrainingFailed
 
         while True:
+            shares = self._with_least(shares)
             try:
                 return trainings.train(shares, self.config.turn_s), tuple(shares)
             except TrainingFailed as error:
@@ -258,6 +260,12 @@ class _Measuring:
                     shares = reduce_shares(shares)
                 except ValueError as nothing_left:
                     raise RaygpuError(str(error)) from nothing_left
+
+    def _with_least(self, shares: Sequence[int]) -> tuple[int, ...]:
+        try:
+            return tuple(with_least(shares, self.least))
+        except ValueError as error:
+            raise RaygpuError(f"global_batch: {error}") from error
 
     def _by_turns(
         self, trainings: ShortTrainings, shares: Sequence[int], first: tuple[float, ...], equal: Sequence[int]

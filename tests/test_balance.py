@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import balance
 from raygpu.config import BalanceConfig, TrainConfig, load
+from raygpu.engines.train.production import TrainingFailed
+from raygpu.errors import RaygpuError
 
 pytestmark = pytest.mark.timeout(600)
 Make = Callable[..., BalanceConfig]
@@ -130,3 +134,37 @@ def test_bad_input(
     assert fault in err, err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+class Refusing:
+    """Short trainings on devices that hold so many samples in all."""
+
+    def __init__(self, holds: int) -> None:
+        self.holds, self.shares = holds, list[tuple[int, ...]]()
+
+    def train(self, shares: Sequence[int], seconds: float) -> tuple[float, ...]:
+        self.shares.append(tuple(shares))
+        if sum(shares) > self.holds:
+            raise TrainingFailed("out of memory", "", out_of_memory=True)
+        return tuple(map(float, shares))
+
+
+@pytest.mark.parametrize(
+    ("asked", "holds", "trained"),
+    [((15, 1), 99, [(14, 2)]), ((9, 2), 9, [(9, 2), (6, 2)]), ((2, 1), 99, []), ((3, 2), 1, [(3, 2)])],
+)
+def test_the_shares_are_those_that_were_trained(
+    asked: tuple[int, ...], holds: int, trained: list[tuple[int, ...]]
+) -> None:
+    """A model with BatchNorm needs two samples on each device."""
+    measuring: Any = SimpleNamespace(
+        config=SimpleNamespace(turn_s=1.0), console=SimpleNamespace(warn=lambda line: None), least=2
+    )
+    measuring._with_least = partial(balance._Measuring._with_least, measuring)
+    trainings: Any = Refusing(holds)
+    if holds >= 9 and sum(asked) >= 4:
+        assert balance._Measuring._first(measuring, trainings, asked)[1] == trained[-1]
+    else:
+        with pytest.raises(RaygpuError, match=r"^global_batch: 3 samples for 2 devices; each needs 2 at least"):
+            balance._Measuring._first(measuring, trainings, asked)
+    assert trainings.shares == trained
