@@ -77,7 +77,7 @@ class KerasParallel(ParallelTraining):
         self._trace()
 
     def _note_batch_norm(self) -> None:
-        layers = batch_norms(self.solo.model)
+        layers = [layer for layer in batch_norms(self.solo.model) if layer.trainable]  # a frozen one takes kept numbers
         if self.ranks.world > 1 and any(layer.synchronized for layer in layers):
             self._wait_in_steps("synchronized BatchNormalization")
         if layers and self.parallel.accumulate > 1:

@@ -102,6 +102,16 @@ class Joint(Mlp):
         return keras.Sequential([layers.Input((64,)), *inner])
 
 
+class Frozen(Joint):
+    """Its layers but the last are frozen, and normalise by their moving statistics: no device waits for another."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        model = super().model(hp)
+        for layer in model.layers[:-1]:
+            layer.trainable = False
+        return model
+
+
 def parameters(own: Any) -> np.ndarray:
     return np.concatenate([variable.numpy().ravel() for variable in own.solo.model.trainable_variables])
 
@@ -220,9 +230,9 @@ def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_been(tmp_path: Pat
         assert states == [3] * local, "Dropout's, the experiment's own, and the one of keras.random"
 
 
-def joint(ranks: Any) -> Any:
+def joint(ranks: Any, kind: type[Joint]) -> Any:
     """The speeds of the devices alone, and the notes."""
-    own = training(ranks, ParallelSettings(50, auto_shares=True), Joint, epochs=1)
+    own = training(ranks, ParallelSettings(50, auto_shares=True), kind, epochs=1)
     rates = set()
     while (progress := own.advance()) is not None:
         rates |= {*progress.rates, progress.efficiency}
@@ -230,9 +240,15 @@ def joint(ranks: Any) -> Any:
 
 
 def test_devices_that_wait_for_each_other_in_a_layer_have_no_own_speed() -> None:
-    ((rates, notes),) = on_keras_ranks(1, joint, local=2)
+    ((rates, notes),) = on_keras_ranks(1, joint, Joint, local=2)
     assert rates == {None}
     assert NO_OWN_SPEED.format(layers="synchronized BatchNormalization") in notes
+
+
+def test_frozen_layers_wait_for_no_device() -> None:
+    ((rates, notes),) = on_keras_ranks(1, joint, Frozen, local=2)
+    assert rates != {None}
+    assert not [note for note in notes if "BatchNormalization" in note]
 
 
 def another_batch(ranks: Any, folder: str) -> str:
