@@ -161,7 +161,8 @@ class ParallelTraining(ProductionTraining, ABC):
         if state["step"] and batch != self.parallel.global_batch:
             raise ValueError(f"trained with batches of {batch}, not of {self.parallel.global_batch}")
         self.epoch, self.step = state["epoch"], state["step"]
-        if self.parallel.auto_shares and len(state["ratios"]) == self.ranks.world:
+        moves = self.parallel.auto_shares and not self._waits_in_steps  # those of a measurement that tells nothing stay
+        if moves and len(state["ratios"]) == self.ranks.world:
             self.coordinator.balancer.ratios = list(state["ratios"])
         if self.step:
             self._train_s = state["train_s"]

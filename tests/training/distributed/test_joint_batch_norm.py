@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from raygpu import Mean, Splits, Sum, TorchExperiment
-from raygpu.training.distributed.joint_batch_norm import NOT_JOINED, has_joint_norm, join_batch_norm
+from raygpu.training.distributed.joint_batch_norm import NOT_JOINED, JointNorms, has_joint_norm, join_batch_norm
 from raygpu.training.distributed.parallel_training import NO_OWN_SPEED
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from tests.models import few
@@ -109,6 +110,21 @@ def test_ranks_with_joint_layers_take_other_branches_and_have_no_own_speed() -> 
     assert NO_OWN_SPEED.format(layers="SyncBatchNorm") in notes
 
 
+def shares_of_a_checkpoint(ranks: Any) -> list[Any]:
+    """The ratios after a checkpoint with those that a measurement of an earlier version has left."""
+    own = training(Branching(), Branching().data(), HP, ParallelSettings(30, auto_shares=True), ranks)
+    before = list(own.coordinator.balancer.ratios)
+    own._set_state(own._state() | {"ratios": [3.0, 1.0]})
+    found = [before, list(own.coordinator.balancer.ratios)]
+    own.close()
+    return found
+
+
+def test_ratios_of_a_measurement_that_tells_nothing_are_not_restored() -> None:
+    for before, after in on_ranks(2, shares_of_a_checkpoint):
+        assert before == after
+
+
 class _Added(torch.autograd.Function):
     """The sum of all ranks' numbers, in the forward and in the backward pass."""
 
@@ -159,6 +175,8 @@ class Halved(TorchExperiment):
         if self.kind == "frozen":
             model[0].requires_grad_(False)
             model[1].requires_grad_(False)
+        if self.kind == "aside":  # a call that no loss reaches
+            model[1](model[0](inputs))
         outputs = model(inputs)
         if not dist.is_initialized() and self.kind != "fraction":  # all of the batch
             outputs, targets = outputs[:15], targets[:15]
@@ -195,6 +213,19 @@ def compare(ranks: list[list[torch.Tensor]], alone: list[torch.Tensor]) -> None:
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["mean", "sum", "fraction", "nobody", "frozen"])
+@pytest.mark.parametrize("kind", ["mean", "sum", "fraction", "nobody", "frozen", "aside"])
 def test_a_rank_whose_samples_do_not_count_takes_part_in_the_others_backward_pass(kind: str) -> None:
     compare(on_ranks(2, halved, kind), halved(OneRank(), kind))
+
+
+def test_a_backward_pass_that_cannot_be_followed_is_refused() -> None:
+    model, inputs = nn.Sequential(nn.Linear(4, 4), Centred(4)), torch.randn(6, 4, requires_grad=True)
+    noted = JointNorms(compiled=False)
+    with noted.noted():
+        total = model(inputs).sum()
+        hidden = checkpoint(model, inputs, use_reentrant=True).sum()
+    assert noted.reached(total) == [0]
+    with pytest.raises(ValueError, match="that a checkpoint with use_reentrant=True hides"):
+        noted.reached(hidden)
+    with pytest.raises(ValueError, match=r"that torch\.compile hides"):
+        JointNorms(compiled=True).reached(total)
