@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from raygpu.training.distributed.joint_batch_norm import JointNorms
 from raygpu.training.distributed.rank_generators import drawn_alike
 from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.distributed.replicas import Replicas
 from raygpu.training.distributed.stopwatch import Stopwatch
-from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient, Turns
+from raygpu.training.torch.several_optimizers import TurnGradient, Turns
 
 THAWED = (
     "a parameter was frozen when the training began, and now requires a gradient: several devices do not sum it; train"
@@ -25,28 +24,22 @@ THAWED = (
 class RanksTurnGradient(TurnGradient):
     """Computes the gradient of each turn as that of the whole batch. All ranks make the same calls.
 
-    stopwatch: stands still while this rank waits for the others. replicas: of the ranks' models; None of one rank.
-    copies, joint_norms: see `RanksGradient`.
+    gradients: of each optimizer's parameters, by name. stopwatch: stands still while this rank waits for the others.
+    replicas: of the ranks' models; None of one rank.
     """
 
     def __init__(
         self,
-        optimizer: SeveralOptimizers,
+        gradients: Mapping[str, RanksGradient],
         ranks: Ranks,
         device: torch.device,
         stopwatch: Stopwatch,
         take_unfrozen: Callable[[], Sequence[Any]],
         replicas: Replicas | None,
-        *,
-        copies: bool = False,
-        joint_norms: JointNorms | None = None,
     ) -> None:
         super().__init__(take_unfrozen)
         self._ranks, self._device, self._stopwatch, self._replicas = ranks, device, stopwatch, replicas
-        self._gradients = {
-            name: RanksGradient(parameters, ranks, device, copies=copies, joint_norms=joint_norms)
-            for name, parameters in optimizer.parameters_by_name.items()
-        }
+        self._gradients = gradients
         self._own, self._share = 1, 1.0
         self._batch: tuple[int, ...] = ()
         self._num_turns = 0

@@ -121,14 +121,16 @@ class TorchParallel(ParallelTraining):
         return self._step_gradient()
 
     def _step_gradient(self) -> RanksGradient | RanksTurnGradient:
-        solo = self.solo
-        options: dict[str, Any] = {"copies": keeps_gradients(solo.optimizer), "joint_norms": self._joint_norms}
+        solo, joint = self.solo, self._joint_norms
+        copies = keeps_gradients(solo.optimizer)
+        gradient = partial(RanksGradient, ranks=self.ranks, device=solo.device, copies=copies, joint_norms=joint)
         if not isinstance(solo.optimizer, SeveralOptimizers):
-            return RanksGradient(solo.optimizer.parameters, self.ranks, solo.device, **options)
+            return gradient(solo.optimizer.parameters)
         if self.parallel.accumulate > 1:
             raise ValueError("accumulate: several optimizers take turns with whole batches; leave it out")
+        gradients = {name: gradient(parameters) for name, parameters in solo.optimizer.parameters_by_name.items()}
         return RanksTurnGradient(
-            solo.optimizer, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen, self._replicas, **options
+            gradients, self.ranks, solo.device, self._stopwatch, solo.take_unfrozen, self._replicas
         )
 
     # An epoch
