@@ -12,7 +12,8 @@ from raygpu.search.trials import Trial
 FILES = "files"
 """Folder of a trial's folder with the files that its script has written."""
 BEFORE = "files.before"
-"""Folder of a trial's folder with the files of an earlier start, where the script has begun anew."""
+"""Folder of a trial's folder with the files of earlier starts, where the script has begun anew, in folders `1`, `2` ...
+"""
 WORK = "work"
 """Folder of a trial's folder with the script's working directory, while the trial runs."""
 

@@ -11,8 +11,9 @@ from raygpu.training.modes import all_modes, defaults, read_modes, set_modes
 class WorkerModes:
     """The modes and the environment with which each trial of a worker begins: those that `note` finds.
 
-    Of a library that a trial's code imports later, those are the library's defaults. What a module sets while it is
-    imported, in the first trial, cannot be told from what that trial sets: later trials do not find it either.
+    Of a library that a trial's code imports later, those are the library's defaults. A mode that a module sets while it
+    is imported, in the first trial, cannot be told from what that trial sets: later trials do not find it either.
+    Variables that are new stay, as those of a module that reads a file of them.
     """
 
     def __init__(self) -> None:
@@ -28,8 +29,6 @@ class WorkerModes:
         if self._values is None:
             return
         set_modes(all_modes(), defaults() | self._values)
-        for name in os.environ.keys() - self._environment.keys():
-            del os.environ[name]
         for name, value in self._environment.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value

@@ -17,7 +17,7 @@ from raygpu.engines.tune.population_actor import PopulationClient
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import RaygpuError
 from raygpu.records import scratch
-from raygpu.records.trial_files import WORK
+from raygpu.records.trial_files import BEFORE, FILES, WORK
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
@@ -73,6 +73,8 @@ class OwnProgram(ArraySequence):
         (folder, storage), self._copy = self._copy, None
         shutil.rmtree(folder / WORK, ignore_errors=True)  # it has links to the source, which an upload would follow
         try:
+            if (folder / BEFORE).is_dir():
+                (storage / FILES).remove()  # of an earlier start: an upload deletes nothing
             if any(folder.iterdir()):
                 storage.upload(folder)
         except RaygpuError as error:

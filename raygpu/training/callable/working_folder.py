@@ -65,14 +65,15 @@ class WorkingFolder:
 
     def enter(self, *, goes_on: bool) -> Path:
         """Make the working directory and return it. goes_on: go on with the files of the trial's earlier start;
-        they are moved to `files.before` otherwise."""
+        they are moved into `files.before` otherwise, beside those of other starts."""
         files, work = self.home / FILES, self.home / WORK
         if not goes_on:
             settle(self.home)
             shutil.rmtree(work, ignore_errors=True)
             if files.is_dir():
-                shutil.rmtree(self.home / BEFORE, ignore_errors=True)
-                files.rename(self.home / BEFORE)
+                before = self.home / BEFORE
+                before.mkdir(exist_ok=True)
+                files.rename(before / str(1 + max((int(each.name) for each in before.iterdir()), default=0)))
         work.mkdir(exist_ok=True)
         if files.is_dir() and not self.path.exists():
             files.rename(self.path)

@@ -35,6 +35,22 @@ def test_files_that_object_storage_does_not_take_stay_on_the_node(
     assert not folder.exists()
 
 
+def test_files_of_an_earlier_start_are_not_among_those_of_a_new_one(tmp_path: Path) -> None:
+    folder, storage = tmp_path / "local", Storage(str(tmp_path / "shared" / "t0000"))
+    shared = tmp_path / "shared" / "t0000" / "files"
+    shared.mkdir(parents=True)
+    (shared / "old").write_text("of the earlier start")
+    for name in ("files.before/1/old", "files/new"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(name)
+    none: Any = None
+    program = OwnProgram(none, none, none, none)
+    program._copy = folder, storage
+    program._deliver()
+    assert [path.name for path in shared.iterdir()] == ["new"]
+    assert (shared.parent / "files.before" / "1" / "old").is_file()
+
+
 class SimpleArray:
     """An array of one trial."""
 

@@ -106,7 +106,9 @@ def test_a_trial_that_goes_on_finds_its_files_and_one_that_begins_anew_does_not(
     assert files(run(source, body, load=tmp_path / "kept") / "files") == {"count": "2"}
     home = run(source, body)
     assert files(home / "files") == {"count": "1"}
-    assert files(home / "files.before") == {"count": "2"}, "nothing is lost"
+    assert files(home / "files.before" / "1") == {"count": "2"}, "nothing is lost"
+    assert files(run(source, body) / "files.before" / "2") == {"count": "1"}
+    assert files(home / "files.before" / "1") == {"count": "2"}
 
 
 @pytest.mark.parametrize("folder", ["own", "shared"])
@@ -141,7 +143,7 @@ def test_without_a_saved_state_a_script_that_keeps_files_begins_anew_and_a_line_
             "begins anew; the files that it wrote are in files.before of its folder: it has saved no state by"
             " raygpu.checkpoint"
         ]
-        assert (tmp_path / "files.before" / "last").read_text() == "3"
+        assert (tmp_path / "files.before" / "1" / "last").read_text() == "3"
     else:
         assert "begins at epoch 1, and may find files of its own" in notes[0]
 
