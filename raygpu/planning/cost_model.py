@@ -96,7 +96,12 @@ class Option:
     @property
     def is_in_generations(self) -> bool:
         """Whether several trials share a process, so that a search that learns asks for several at once."""
-        return any(self.fused) or (self.way == "split" and self.n > 1)
+        return any(self.fused) or self.is_split
+
+    @property
+    def is_split(self) -> bool:
+        """Whether several trials share a process on the logical devices of a device."""
+        return self.way == "split" and self.n > 1
 
     def told(self) -> str:
         """Return the prediction as text for a person."""
@@ -149,8 +154,12 @@ def options(
             candidates.append(_option(groups, way, n, bound, fused, room, num_gpus))
     best: dict[tuple[bool, bool, bool, str], Option] = {}
     for option in sorted(candidates, key=lambda option: option.wall_s):
-        split = option.way == "split" and option.n > 1
-        kind = split, all(option.fused), any(option.fused), "" if all(option.fused) or option.n > 1 else "alone"
+        kind = (
+            option.is_split,
+            all(option.fused),
+            any(option.fused),
+            "" if all(option.fused) or option.n > 1 else "alone",
+        )
         best.setdefault(kind, option)
     return list(best.values())
 

@@ -304,9 +304,8 @@ class ArraySearcher(Searcher):
         self.sampler.extend(self.live.sampler)
         self._count()
         job = slurm_job.number_of(self.live.run_directory.path)
-        if self.live.retry_failed and (
-            job is None or job != self.retried_by
-        ):  # what made them fail may be mended: in arrays where they fit
+        has_retried = job is not None and job == self.retried_by
+        if self.live.retry_failed and not has_retried:  # what made them fail may be mended: in arrays where they fit
             again, self.retried_by = self._requests([self.live.trials[name] for name in self.failed]), job
         elif not has_ended:
             again = [ArrayRequest((name,), fused=False) for name in self.failed]
