@@ -70,6 +70,38 @@ def in_started_workers(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
+def starting_workers_kept() -> Iterator[None]:
+    """Let Tune, meanwhile, give no idle worker to a trial whose own worker is starting, but to one that waits.
+
+    Tune ends the worker that is starting. If trials last less than a worker's start, each idle worker would go to the
+    next such trial, and there would never be a second worker.
+    """
+    controller: Any = tune_controller.TuneController
+    reuse = controller._maybe_reuse_cached_actor
+
+    def is_starting(self: Any, trial: Any) -> bool:
+        """Return whether the trial's own worker has its resources, and has not begun with the trial."""
+        worker = self._trial_to_actor.get(trial)
+        return worker is not None and self._actor_manager.is_actor_started(worker)
+
+    def reuse_unless_starting(self: Any, trial: Any) -> bool:
+        """Give an idle worker to the trial, or to another one of its resources; return whether to the trial."""
+        if trial in self._resetting_trials or not is_starting(self, trial):
+            return bool(reuse(self, trial))
+        waiting = self._resources_to_pending_trials[trial.placement_group_factory] & self._staged_trials
+        other = next((other for other in waiting if not is_starting(self, other)), None)
+        if other is not None:
+            reuse(self, other)
+        return False
+
+    controller._maybe_reuse_cached_actor = reuse_unless_starting
+    try:
+        yield
+    finally:
+        controller._maybe_reuse_cached_actor = reuse
+
+
+@contextmanager
 def trainables_kept() -> Iterator[None]:
     """Let Tune, meanwhile, keep a trainable's class: for each trial it asks Ray's head for it several times, and
     unpickles it, with all that it refers to."""

@@ -26,6 +26,7 @@ from raygpu.engines.tune.tune_private_api import (
     in_started_workers,
     restored_or_refused,
     snapshots_for_ends,
+    starting_workers_kept,
     trainables_kept,
     whole_snapshots,
     withhold_credentials,
@@ -152,6 +153,7 @@ def _adapted_tune(live: LiveSweep, *, local: bool) -> Iterator[None]:
         handlers_kept(signal.SIGUSR1),  # Tune sets its own and leaves it
         checkpoints_first(live),
         in_started_workers(local),
+        starting_workers_kept(),
         trainables_kept(),
         snapshots_for_ends(SNAPSHOT_S, SNAPSHOT_PART),
         whole_snapshots(),

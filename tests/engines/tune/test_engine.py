@@ -216,6 +216,25 @@ def test_optuna_is_told_of_every_member(config: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_search_that_learns_has_all_its_workers_with_short_trials(config: Any, tmp_path: Path) -> None:
+    """Trials are shorter than the start of a worker."""
+    result, _ = run(
+        config(
+            "process",
+            experiment="tests.short_trials:train",
+            metric="score",
+            space={"x": {"uniform": [0, 1]}, "pids": str(tmp_path)},
+            search={"algorithm": "tpe"},
+            gpu={"fraction": 0.5},
+            trials=60,
+            epochs=1,
+        )
+    )
+    assert result.summary["completed"] == 60
+    assert len([path for path in tmp_path.iterdir() if path.name.isdecimal()]) == 2
+
+
+@pytest.mark.slow
 def test_an_array_goes_on_after_a_lost_worker_and_after_an_interruption(config: Any, tmp_path: Path) -> None:
     mishaps = {"folder": str(tmp_path / "mishaps"), "driver": os.getpid()}
     (tmp_path / "mishaps").mkdir()
