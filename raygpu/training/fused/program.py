@@ -290,12 +290,16 @@ class Program:
 
         return self._mapped(one, state, inputs, targets, own=own)
 
+    @property
+    def evaluated_at_once(self) -> int | None:
+        """Number of members that are evaluated at once; None for all. Random draws are those of all members."""
+        return None if self.device.type != "cpu" or self._evaluation_draws else self._evaluated_at_once
+
     def _mapped(
         self, one: Callable[..., Any], state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
     ) -> dict[str, Any]:
         """Map the evaluation of one member over all; it may change its batch. own: whether each has one of its own."""
-        all_at_once = self.device.type != "cpu" or bool(self._evaluation_draws)  # draws are those of all members
-        each = partial(vmap, randomness="different", chunk_size=None if all_at_once else self._evaluated_at_once)
+        each = partial(vmap, randomness="different", chunk_size=self.evaluated_at_once)
         if own:
             return dict(each(one)(state, copied(inputs), copied(targets)))
         return dict(each(lambda member: one(member, copied(inputs), copied(targets)))(state))

@@ -41,6 +41,8 @@ from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.models import default_device, initial_model
 
 NUM_STEPS = 4
+FEW_STEPS, LONG_S = 2, 0.1
+"""Number of steps that suffice once they have taken these seconds."""
 SLOWER = 0.9
 """Share of the best throughput so far: no wider tile is tried after one that falls below it."""
 MOST_COMPILED = {"cpu": 128, "cuda": 512}
@@ -262,14 +264,14 @@ def measured(array: TorchArray, width: int) -> tuple[float, int]:
     steps = array.trial_steps(width)
     next(steps)  # the first one allocates, and compiles what is to be compiled
     array.wait()
-    times = []
-    for _ in range(NUM_STEPS):
+    times: list[float] = []
+    while len(times) < (FEW_STEPS if sum(times) > LONG_S else NUM_STEPS):
         started = time.perf_counter()
         next(steps)
         array.wait()
         times.append(time.perf_counter() - started)
     steps.close()
-    array.trial_evaluation(width)
+    array.trial_evaluation(min(width, array.program.evaluated_at_once or width))  # more do not take more memory
     array.wait()
     return min(times), peak_bytes(array.device)
 

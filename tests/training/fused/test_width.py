@@ -166,7 +166,9 @@ def test_the_measured_memory_is_of_this_measurement_and_has_an_evaluation(monkey
     evaluated = []
     monkeypatch.setattr(own, "_evaluated", lambda tile, parts: iter([evaluated.append(tile.width)]))  # type: ignore[func-returns-value] # to see it
     width.measured(own, 4)
-    assert evaluated == [4]
+    monkeypatch.setattr(own.program, "_evaluated_at_once", 2)
+    width.measured(own, 4)
+    assert evaluated == [4, 2], "no more than are evaluated at once, whose memory it is"
     assert ballast.numel()
 
 
