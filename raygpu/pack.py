@@ -88,16 +88,17 @@ def run(
     console = console or LiveConsole()
     measuring, ways, notes = plan_pack(config, stem, source_folder, console.lines)
     config = measuring.prepared.config
-    folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
+    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
     with removed_if_failed(folder):
         profile = _profiled(measuring, ways, notes, folder, console)
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder)
     files += report_of(folder, console.line, console.warn)
     path = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
-    console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {path}" if path else ""))
     verdict = profile_view.verdict(profile)
     try:
+        folder.publish()
+        console.result(f"table, plot and data in {folder}" + (f"; the profile, for sweeps, is {path}" if path else ""))
         _track(config, profile, {}, files, measurement_description(config, folder, verdict), console)
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
@@ -122,7 +123,7 @@ def advise(
         profile = profile.in_epochs_of(measuring.samples_per_epoch)
     most = max(config.chosen_numbers or (config.most,))
     is_kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
-    folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
+    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
     with removed_if_failed(folder):
         if profile is None or not is_kept:
             profile = _profiled(measuring, ways, notes, folder, console)
@@ -136,10 +137,11 @@ def advise(
         folder.advice.write_text(json.dumps(asdict(advice) | {"kept": is_kept}, indent=1))
     files += report_of(folder, console.line, console.warn)
     console.results(["", *advice_view.table(advice), *advice_view.evidence(profile, advice, kept=is_kept)])
-    console.result(f"advice, plots and data in {folder.path}")
     verdict = advice_view.verdict(profile, advice)
     devices = {"pack/advice/devices": advice.devices} if advice.answer in ("one", "several") else {}
     try:
+        folder.publish()
+        console.result(f"advice, plots and data in {folder}")
         _track(config, profile, devices, files, measurement_description(config, folder, [verdict]), console)
     finally:
         console.result(verdict)
@@ -189,7 +191,7 @@ def dry_run(config: PackConfig, *, stem: str, source_folder: Path, console: Live
 
 
 def _write(profile: Profile, folder: RunDirectory) -> list[Path]:
-    files = [folder.profile, folder.path / "points.csv"]
+    files = [folder.profile, folder.points_csv]
     files[0].write_text(json.dumps(profile.as_dict(), indent=1))
     profile_view.write_csv(profile, files[1])
     with contextlib.suppress(OSError):  # not empty: what scripts wrote
@@ -213,12 +215,14 @@ def compare(
         )
     units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in profiles]
     console.results(profile_view.comparison(profiles, units))
-    folder = RunDirectory.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
+    config = measuring.prepared.config
+    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
     folder.trials.rmdir()
     path = folder.path / "devices.png"
     data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""
     draw(f"{profiles[0].subject.source}{data}", device_figures(profiles, units), path)
-    console.result(f"plot: {path}")
+    folder.publish()
+    console.result(f"plot: {folder.shared / path.name}")
     return ComparedProfiles(profiles, path)
 
 

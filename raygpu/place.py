@@ -103,10 +103,11 @@ def run(
     console = console or LiveConsole()
     planned = _plan(config, stem, source_folder, console)
     config = planned.prepared.config
-    folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
+    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
     with removed_if_failed(folder):
         done = _measured(planned, console)
     measured, comparison = done.placements, compare(done.placements)
+    console.results(["", *placement_view.table(measured, comparison), "", *placement_view.details(measured)])
     folder.trials.rmdir()
     folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
     files = _write(measured, folder)
@@ -115,9 +116,9 @@ def run(
     summary = _summary(planned, measured, comparison) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
     folder.write_summary(summary)
     files += report_of(folder, console.line, console.warn)
-    console.results(["", *placement_view.table(measured, comparison), "", *placement_view.details(measured)])
-    console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
     try:
+        folder.publish()
+        console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder}")
         if config.tracking.enabled:
             from raygpu.tracking.measurement_run import log_placements
 
@@ -253,7 +254,7 @@ def _pipelines(benchmark: PlacementBenchmark, planned: _Planned) -> tuple[list[U
 
 def _write(measured: Sequence[MeasuredPlacement], folder: RunDirectory) -> list[Path]:
     """Write the turns and the traces; return their paths."""
-    files = [folder.path / "turns.csv"]
+    files = [folder.turns_csv]
     with files[0].open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["placement", "turn", "epoch_s", "loss"])

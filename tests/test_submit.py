@@ -86,6 +86,7 @@ mode = "fused"
 [space]
 lr = { loguniform = [1e-3, 1e-1] }
 """
+PLACED = 'experiment = "net:Net"\n[hyperparameters]\nlr = 0.1\n[placements]\nends = { "0" = 0, "2" = 1 }\n'
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -234,6 +235,31 @@ def test_a_search_a_training_and_a_model_without_a_shared_disk(
     assert trained["checkpoint"] == (results("final") / "checkpoints" / "best").uri
     assert (results("final") / "checkpoints" / "best").has("checkpoint.pt")
     assert "uri" in trained["model"], done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "table"), [("pack", "points.csv"), ("place", "turns.csv")])
+def test_a_measurement_on_a_node_that_does_not_reach_mlflow(
+    cluster: RayCluster, project: Path, name: str, table: str
+) -> None:
+    """As on Kubernetes, where the head alone does. The job runs on a node with a GPU."""
+    (project / "net.py").write_text(NET)
+    text = 'experiment = "net:Net"\n[space]\nlr = 0.1\n' if name == "pack" else PLACED
+    (project / "net.toml").write_text(text)
+    words = [name, "net.toml", "--rounds", "2", *(["--most", "1"] if name == "pack" else ["--stages", "none"])]
+    refused = command(cluster, *words, "--name", "away", "--tracking.uri", "http://127.0.0.1:1")
+    assert refused.returncode
+    advice = ["--tracking.enabled", "false", "--storage"]
+    assert " ".join(advice) in _printed(cluster, f"{name}-away")
+    done = command(cluster, *words, "--name", "apart", *advice, f"s3://{BUCKET}/{name}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f" in s3://{BUCKET}/{name}/apart" in _printed(cluster, f"{name}-apart")
+    assert {table, "report.html", "config.toml"} <= set((Storage.at(f"s3://{BUCKET}/{name}") / "apart").files())
+
+
+def _printed(cluster: RayCluster, job_id: str) -> str:
+    """What a job has printed, by its node's own file: the agent of a node on loopback reads that of the head."""
+    return "".join(path.read_text() for path in cluster.folder.glob(f"*/session_2*/logs/job-driver-{job_id}.log"))
 
 
 def checkpoints(tune: Storage) -> set[str]:

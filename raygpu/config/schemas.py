@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from raygpu.config.population_section import require_rising
-from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig, maximizes
+from raygpu.config.problem_schema import NAME_PATTERN, StoredConfig, TrialsConfig, maximizes
 from raygpu.config.sections import (
     ALTERNATING,
     ONE,
@@ -39,7 +39,7 @@ def _numbers(listed: str) -> tuple[int, ...] | None:
     return None if listed == "auto" else tuple(int(word) for word in listed.split(","))
 
 
-class PackConfig(TrialsConfig):
+class PackConfig(TrialsConfig, StoredConfig):
     """A measurement of how many trainings one GPU carries: a single draw of [space], at growing numbers at once."""
 
     COMMAND: ClassVar[str] = "pack"
@@ -79,7 +79,7 @@ class PackConfig(TrialsConfig):
         return tuple(way for way in WAYS if self.ways == "all" or way in words)
 
 
-class PlaceConfig(ProblemConfig):
+class PlaceConfig(StoredConfig):
     """A comparison of placements: the parts of one model on one device, or on several."""
 
     COMMAND: ClassVar[str] = "place"

@@ -100,6 +100,10 @@ class RunDirectory:
     """File of the profile that `raygpu pack` has measured."""
     advice = _Inside("advice.json")
     """File of the advice of `raygpu pack --advise`."""
+    points_csv = _Inside("points.csv")
+    """The table of the points that `raygpu pack` has measured."""
+    turns_csv = _Inside("turns.csv")
+    """The table of the turns that `raygpu place` has measured."""
     report = _Inside("report.html")
     """The report, one file for a browser."""
     plots = _Inside("plots")
@@ -254,7 +258,8 @@ class RunDirectory:
     def _download(self, storage: Storage) -> None:
         """Download the files that a next command reads, but for those that a start which was killed here has longer."""
         replaced = [self.config, self.run, self.summary, self.trials_csv, self.sets_csv, self.best_toml, self.error]
-        for file in (*replaced, *([] if self.journal.exists() else [self.journal])):
+        measured = [self.profile, self.advice, self.points_csv, self.turns_csv]
+        for file in (*replaced, *measured, *([] if self.journal.exists() else [self.journal])):
             if storage.has(file.name):
                 file.write_bytes(storage.read(file.name))
         for file in (self.timeline, self.population):  # lines are only added

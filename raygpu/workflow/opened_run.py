@@ -284,7 +284,7 @@ class PlaceRun(_Run):
         """Return the turns of all placements as a data frame, the columns of `turns.csv`."""
         import pandas
 
-        return pandas.read_csv(self.folder / "turns.csv")
+        return pandas.read_csv(self.directory.turns_csv)
 
     def __repr__(self) -> str:
         return "\n".join([*self.summary["verdict"], f"all of it in {self.folder}"])

@@ -47,7 +47,8 @@ def checked_submission(
     elif file is not None:
         problem = config.load(file, arguments.overrides | own_cluster, command.schema)
         folder, name = code_folder(problem.experiment, file).resolve(), problem.name
-        _require_reachable(problem, say)
+        assert isinstance(problem, config.StoredConfig)
+        _require_reachable(problem.storage, command, say)
         if isinstance(problem, config.PlaceConfig) and problem.devices != "all":
             num_gpus = problem.devices
     _require_elsewhere(arguments, folder)
@@ -77,16 +78,13 @@ def submitted_file(command: Command, arguments: Arguments) -> Path | None:
     return None if {"resume", "from"} & arguments.options.keys() else command.default
 
 
-def _require_reachable(problem: config.ProblemConfig, say: Callable[[str], None]) -> None:
-    """Raise BadInput if results would go to a folder of the job's own; say so if they stay on the head node."""
-    if not isinstance(problem, config.StoredConfig):
-        return
-    if problem.storage == LOCAL:
-        say("results stay on the cluster's head node, as long as Ray keeps the job's folder: see --storage")
-    elif "://" not in problem.storage and not Path(problem.storage).is_absolute():
-        raise BadInput(
-            f"storage: read {problem.storage!r}; of a job, a folder that all nodes share is an absolute path"
-        )
+def _require_reachable(storage: str, command: Command, say: Callable[[str], None]) -> None:
+    """Raise BadInput if results would go to a folder of the job's own; say so if they stay on the job's node."""
+    if storage == LOCAL:
+        node = "the node that measures" if command.name in IN_THE_JOB else "the cluster's head node"
+        say(f"results stay on {node}, as long as Ray keeps the job's folder: see --storage")
+    elif "://" not in storage and not Path(storage).is_absolute():
+        raise BadInput(f"storage: read {storage!r}; of a job, a folder that all nodes share is an absolute path")
 
 
 def _environment(options: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from raygpu.config.metric_direction import PARTS, direction_of
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
-from raygpu.errors import BadInput, suggestion
+from raygpu.errors import BadInput, TrackingError, suggestion
 from raygpu.planning.gpu_shares import Node, snap
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records import slurm_job
@@ -29,7 +29,7 @@ from raygpu.search.repeats import repeated
 from raygpu.search.samplers import Sampler, sampler
 from raygpu.search.space import Space, parse, trial_seed
 from raygpu.search.trials import Trial
-from raygpu.storage import LOCAL, Storage
+from raygpu.storage import LOCAL, Storage, is_job
 from raygpu.tracking.stores import absolute, check
 from raygpu.workflow.population_checks import population_faults
 from raygpu.workflow.resumed_sweep import begun_sets
@@ -39,6 +39,11 @@ from raygpu.workflow.unused_settings import unused_settings
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
 AMPERE = (8, 0)
 """First compute capability with bfloat16 and with TF32."""
+NOT_FROM_WORKERS = (
+    "a job of {} runs on a node with a GPU, and in a cluster of deploy/kubernetes the head alone reaches MLflow: its"
+    " results are kept by --tracking.enabled false --storage s3://BUCKET/FOLDER"
+)
+"""Advice for a job whose own process measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +270,7 @@ def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool)
     if config.tracking.enabled:
         with _noted(faults):
             uri = absolute(config.tracking.found().uri)
-            check(uri)
+            _check_store(config, uri)
     where: dict[str, str] = {"runs_dir": str(Path(config.runs_dir).resolve())}
     with _noted(faults):
         where |= _stored(config)
@@ -280,6 +285,16 @@ def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool)
             **where,
         }
     )
+
+
+def _check_store(config: ProblemConfig, uri: str) -> None:
+    """Check the MLflow store. Raises BadInput, with advice where a job measures on a node that may not reach it."""
+    try:
+        check(uri)
+    except TrackingError as error:
+        if is_job() and isinstance(config, PackConfig | PlaceConfig):
+            raise BadInput(f"{error}; {NOT_FROM_WORKERS.format(config.COMMAND)}") from error
+        raise
 
 
 def _direction_faults(metric: str) -> list[str]:

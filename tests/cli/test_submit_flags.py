@@ -133,10 +133,11 @@ def test_runs_within_the_clusters_reach_are_named_as_they_are(project: Path) -> 
     assert found.config is None
 
 
-def test_a_measurement_has_its_own_gpu_and_no_cluster(project: Path) -> None:
+def test_a_measurement_has_its_own_gpu_and_no_cluster(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = asked("pack", "mine.toml", AT, NOWHERE)
     assert found.num_gpus == 1
     assert "--cluster.address" not in found.argv
+    assert "results stay on the node that measures, as long as Ray keeps the job's folder" in capsys.readouterr().out
 
 
 def test_credentials_in_a_storage_are_refused_here_already(project: Path) -> None:

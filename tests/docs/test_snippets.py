@@ -23,7 +23,7 @@ from tests.docs.test_training_pages import TRAINING
 NUM_NOT_RUN = {
     "README": 1,
     "tutorial": 2,
-    "cluster": 1,
+    "cluster": 2,
     "huggingface": 1,
     "kubernetes": 4,
     "slurm": 4,

@@ -9,6 +9,8 @@ import pytest
 
 from raygpu.config import PackConfig, PlaceConfig, SweepConfig, TrainConfig
 from raygpu.errors import BadInput
+from raygpu.storage import JOB_VARIABLE
+from raygpu.workflow.submission import IN_THE_JOB
 from raygpu.workflow.validation import prepare, prepare_pack, prepare_place, prepare_train
 from tests.fakes.nvml import FakeNvml
 
@@ -37,3 +39,19 @@ def test_a_gpu_without_bf16_is_refused_in_a_line(command: str, tmp_path: Path, m
     with pytest.raises(BadInput) as refused:
         checked("bf16", "0,1")
     assert str(refused.value) == "gpu.precision: read bf16, which a Tesla T4 does not have: use fp16"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_job_that_measures_names_a_way_without_mlflow(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Kubernetes' pods, the head alone reaches it, and these jobs run on a pod with a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(JOB_VARIABLE, "{}")
+    kind, check, values = COMMANDS[command]
+    away = {"uri": "http://127.0.0.1:1"}
+    with pytest.raises(BadInput, match="is the MLflow server running there") as refused:
+        check(kind.model_validate({"experiment": "a:b", "tracking": away, **values}), "x")
+    advised = "--tracking.enabled false --storage s3://BUCKET/FOLDER" in str(refused.value)
+    assert advised == (command in IN_THE_JOB)
+    assert len(refused.value.faults) == 1
