@@ -40,6 +40,10 @@ SILENT_S = 15.0
 LOST_S = 300.0
 """Seconds for which a lost connection is tried again."""
 LOST = "the node of its driver, as a rule the head, was lost; a search or a training goes on by --resume"
+TOO_LARGE = (
+    "the folder that is submitted is larger, zipped, than it takes (Ray's dashboard 100 MiB); leave data out by"
+    " a .rayignore, written as a .gitignore"
+)
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_WANTED = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH"
 SERVER = "RAY_API_SERVER_ADDRESS"
@@ -223,6 +227,8 @@ class Jobs:
             code = re.search(r"status code (\d)(\d\d)", text)
             if job_id is not None and code is not None and code[0].endswith("404"):
                 raise BadInput(f"read {job_id!r}; {self.address} has no such job: list shows them") from error
+            if code is not None and code[0].endswith("413"):
+                raise BadInput(f"--address: {self.address}: {TOO_LARGE}") from error
             lost = "closed unexpectedly" in text or (code is not None and code[1] == "5")
             kind = RaygpuError if lost else BadInput
             raise kind(f"--address: {self.address}: {text}") from error

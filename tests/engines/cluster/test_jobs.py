@@ -120,6 +120,10 @@ def test_a_job_whose_node_is_lost_is_over(made: Any, nodes: dict[str, Any], stat
             "read 'sweep-one'; http://127.0.0.1:1 has no",
         ),
         (RuntimeError("Request failed with status code 400: what is this"), "status code 400: what is this"),
+        (
+            RuntimeError("Request failed with status code 413: Maximum request body size 104857600 exceeded.."),
+            "is larger, zipped, than it takes .* by a .rayignore",
+        ),
     ],
 )
 def test_what_the_cluster_refuses_ends_it_at_once(made: Any, answer: Exception, told: str) -> None:
