@@ -42,8 +42,9 @@ def checked_submission(
     file = submitted_file(command, arguments)
     num_gpus = float(command.name in IN_THE_JOB)
     folder, name = Path.cwd(), arguments.overrides.get("name")
-    if file is not None and "from" in arguments.options:
-        config.read_toml(file)  # what it lacks comes from the sweep
+    if "from" in arguments.options:  # what a file lacks comes from the sweep, whose storage is its own
+        values = config.read_toml(file) if file is not None else {}
+        _require_reachable(str(arguments.overrides.get("storage", values.get("storage", LOCAL))), command, say)
     elif file is not None:
         problem = config.load(file, arguments.overrides | own_cluster, command.schema)
         folder, name = code_folder(problem.experiment, file).resolve(), problem.name
@@ -83,7 +84,9 @@ def _require_reachable(storage: str, command: Command, say: Callable[[str], None
     if storage == LOCAL:
         node = "the node that measures" if command.name in IN_THE_JOB else "the cluster's head node"
         say(f"results stay on {node}, as long as Ray keeps the job's folder: see --storage")
-    elif "://" not in storage and not Path(storage).is_absolute():
+    elif "://" in storage:
+        Storage.at(storage)
+    elif not Path(storage).is_absolute():
         raise BadInput(f"storage: read {storage!r}; of a job, a folder that all nodes share is an absolute path")
 
 

@@ -28,6 +28,7 @@ AT = "--address"
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.toml").write_text(CONFIGURATION)
+    (tmp_path / "there.toml").write_text('storage = "there"')
     (tmp_path / "mine.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
@@ -52,6 +53,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["train", "--from", "runs/old", AT, NOWHERE], "or its MLflow run's id, 0123456789abcdef"),
         (["sweep", "mine.toml", "--storage", "here", AT, NOWHERE], "storage: read 'here'; of a job, a folder that"),
         (["sweep", "mine.toml", "--storage", "ftp://x/y", AT, NOWHERE], "--storage: read 'ftp://x/y'; allowed: local"),
+        (["train", "--from", "s3://b/r", "--storage", "here", AT, NOWHERE], "storage: read 'here'; of a job, a folder"),
+        (["train", "there.toml", "--from", "s3://b/r", AT, NOWHERE], "storage: read 'there'; of a job, a folder"),
+        (["train", "--from", "s3://b/r", "--storage", "ftp://x", AT, NOWHERE], "storage: read 'ftp://x'; allowed: lo"),
         (["sweep", "mine.toml", "--json", AT, NOWHERE], "--json: of a job, all output is one"),
         (["train", "--from", "s3://b/r", "--name", "a/b", AT, NOWHERE], "--name: read 'a/b'; letters, digits and ._-"),
         (["sweep", "mine.toml", "-q", "-v", AT, NOWHERE], "-q, -v: one prints less, the other more; give one of them"),
@@ -131,6 +135,17 @@ def test_runs_within_the_clusters_reach_are_named_as_they_are(project: Path) -> 
     found = asked("train", "--from", "s3://bucket/runs/one", "--workers", "2", AT, NOWHERE)
     assert list(found.argv[:4]) == ["--from", "s3://bucket/runs/one", "--workers", "2"]
     assert found.config is None
+
+
+def test_where_the_results_of_a_job_stay_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A promoted training has a storage of its own: the sweep's is not taken over."""
+    stays = "results stay on the cluster's head node, as long as Ray keeps the job's folder: see --storage\n"
+    train = ("train", "--from", "s3://bucket/runs/one", AT, NOWHERE)
+    for words in (("sweep", "mine.toml", AT, NOWHERE), train):
+        asked(*words)
+        assert capsys.readouterr().out == stays
+        asked(*words, "--storage", "s3://bucket/runs")
+        assert capsys.readouterr().out == ""
 
 
 def test_a_measurement_has_its_own_gpu_and_no_cluster(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
