@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.deploy.test_kubernetes import references
+from tests.services.manifests import rendered
+
 SCRIPT = Path(__file__).parents[2] / "deploy" / "secrets.sh"
 VARIABLES = {
     "RAY_AUTH_TOKEN",
@@ -29,6 +32,12 @@ SECRETS = {
     "raygpu-mlflow": {"admin-password", "user-password", "secret-key"},
     "raygpu-storage": {"access-key", "secret-key"},
 }
+READ_ONCE = {
+    ("statefulset/postgres", "password"),
+    ("deployment/mlflow", "admin-password"),
+    ("job/mlflow-user", "admin-password"),
+}
+"""Who has kept a value since its first start, and the job that reads it again when it runs again."""
 IDENTIFIERS = {"STORAGE_ACCESS_KEY", "access-key"}
 """Names of somebody, which need not be long."""
 
@@ -132,3 +141,30 @@ def test_git_leaves_the_file_out() -> None:
         ["git", "check-ignore", "--quiet", "deploy/.env"], cwd=SCRIPT.parents[1], check=False, timeout=60
     )
     assert done.returncode == 0
+
+
+def test_the_page_names_who_has_to_start_again_with_a_new_secret() -> None:
+    """Each pod that has read the value, but for what reads it anew or has kept it elsewhere since its first start."""
+    text = (SCRIPT.parent / "kubernetes/README.md").read_text().partition("## Changing a Secret")[2].partition("## ")[0]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines() if line[:3] == "| `"]
+    keys = {(row[0].strip("` "), key): row for row in rows for key in re.findall(r"`([a-z_-]+)`", row[1])}
+    assert keys.keys() == {(name, key) for name, names in SECRETS.items() for key in names}
+    found = set()
+    for document in rendered("overlays/dev"):
+        reader = f"{document['kind'].lower()}/{document['metadata']['name']}"
+        for kind, name, key in references(document.get("spec", {})):
+            if kind == "secret" and (reader, key) not in READ_ONCE and reader != "job/mlflow-migrate":
+                found.add(reader)
+                told = {"raycluster/raygpu": "delete Ray's pods", "job/mlflow-user": "delete job"}.get(reader, reader)
+                assert told in keys[name, str(key)][-1], (reader, name, key)
+    assert found == {
+        "statefulset/redis",
+        "statefulset/storage",
+        "deployment/mlflow",
+        "job/mlflow-user",
+        "raycluster/raygpu",
+    }
+    assert "delete Ray's pods" in keys["raygpu-ray-token", "auth_token"][-1]
+    assert all(
+        keys[name, key][2] for name, key in (("raygpu-postgres", "password"), ("raygpu-mlflow", "admin-password"))
+    )
