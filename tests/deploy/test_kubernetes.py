@@ -212,6 +212,14 @@ def test_production_has_budgets_and_monitors_for_each_part() -> None:
     assert not {("StatefulSet", "postgres"), ("StatefulSet", "storage")} & kinds
 
 
+def test_the_page_says_that_a_drain_takes_the_head_and_redis_along() -> None:
+    budgets = {d["metadata"]["name"] for d in rendered("overlays/prod") if d["kind"] == "PodDisruptionBudget"}
+    assert budgets == {"mlflow"}
+    (row,) = [line for line in (KUBERNETES / "README.md").read_text().splitlines() if line.startswith("| drain a node")]
+    assert "nothing holds the head or Redis back" in row
+    assert "`--resume`" in row
+
+
 def test_a_small_node_is_enough_for_dev() -> None:
     """4 CPUs and 8 GiB, of which Kubernetes itself takes a part."""
     spec = one("overlays/dev", "RayCluster", "raygpu")["spec"]
