@@ -111,6 +111,33 @@ def test_a_training_under_way_has_a_page_too(tmp_path: Path) -> None:
     assert f"raygpu train --resume {run.path}" in run.report.read_text()
 
 
+def go_back(run: RunDirectory, name: str) -> None:
+    """Note that a trial, or the training, begins again."""
+    with run.timeline.open("a") as file:
+        file.write(json.dumps({"event": "again", "trial": name, "at": 1.0, "after": 0}) + "\n")
+
+
+def test_a_trial_that_begins_again_is_left_out_until_its_first_epoch(tmp_path: Path) -> None:
+    run = sweep_folder(tmp_path / "run")
+    go_back(run, "t0018")
+    assert main([str(run.path)]) == 0, "of an ended sweep, the trial failed then"
+    run.summary.unlink()
+    assert main([str(run.path)]) == 0
+    page = run.report.read_text()
+    assert '<td class="text">t0014</td>' in page
+    assert '<td class="text">t0018</td>' not in page
+
+
+def test_a_training_that_begins_again_has_nothing_to_show_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = training_folder(tmp_path / "half")
+    run.summary.unlink()
+    go_back(run, "training")
+    assert main([str(run.path)]) == 2
+    assert "no epoch in timeline.jsonl yet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("make", [pack_folder, place_folder, balance_folder])
 def test_a_measurement_has_a_page(make: Make, tmp_path: Path) -> None:
     run = make(tmp_path / "measured")

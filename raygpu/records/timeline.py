@@ -53,7 +53,7 @@ class RunTimeline:
     """Moments at which the run was started, and gone on with."""
     occupancies: list[Occupancy] = field(default_factory=list)
     curves: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
-    """Metrics by trial, epoch and name."""
+    """Metrics by trial, epoch and name; without trials that have no epoch, or begin again."""
     furthest: dict[str, int] = field(default_factory=dict)
     """Last epoch that any attempt has noted, by trial: MLflow has the metrics up to it."""
     ended_s: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -200,14 +200,22 @@ def _take(timeline: RunTimeline, noted: Mapping[str, Any]) -> None:
                 moments[int(epoch)] = float(noted["at"])
                 timeline.furthest[noted["trial"]] = max(timeline.furthest.get(noted["trial"], 0), int(epoch))
         case "again":
-            for noted_epochs in (timeline.curves.get(noted["trial"], {}), timeline.ended_s.get(noted["trial"], {})):
-                for epoch in [each for each in noted_epochs if each > noted["after"]]:
-                    del noted_epochs[epoch]
+            _forget_after(timeline.curves, noted["trial"], noted["after"])
+            _forget_after(timeline.ended_s, noted["trial"], noted["after"])
         case "gpu":
             values = {name: float(value) for name, value in noted.items() if name not in ("event", "gpu", "at")}
             timeline.readings.setdefault(int(noted["gpu"]), []).append((float(noted["at"]), values))
         case "host":
             timeline.host.append((float(noted["at"]), {"cpu_pct": float(noted["cpu_pct"])}))
+
+
+def _forget_after(by_trial: dict[str, dict[int, Any]], trial: str, epoch: int) -> None:
+    """Delete a trial's values of later epochs, and the trial where none is left."""
+    values = by_trial.get(trial, {})
+    for later in [each for each in values if each > epoch]:
+        del values[later]
+    if not values:
+        by_trial.pop(trial, None)
 
 
 def _now() -> float:

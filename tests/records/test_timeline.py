@@ -126,6 +126,20 @@ def test_epochs_of_an_attempt_that_was_given_up_do_not_count(tmp_path: Path) -> 
     assert found.furthest == {"t0000": 6}
 
 
+def test_a_trial_that_begins_again_has_no_curve_until_its_next_epoch(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "timeline.jsonl", "loss")
+    for trial in ("t0000", "t0001"):
+        timeline.epochs(trial, [EpochResult(1, {"loss": 1.0})])
+    assert timeline.go_back("t0000", 0)
+    timeline.flush()
+    found = read(tmp_path / "timeline.jsonl")
+    assert (list(found.curves), list(found.ended_s)) == (["t0001"], ["t0001"])
+    assert found.furthest == {"t0000": 1, "t0001": 1}
+    timeline.epochs("t0000", [EpochResult(1, {"loss": 2.0})])
+    timeline.flush()
+    assert read(tmp_path / "timeline.jsonl").curves["t0000"] == {1: {"loss": 2.0}}
+
+
 def test_a_fault_without_a_number_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(*_: object) -> None:
         raise OSError("the file system is read-only")
