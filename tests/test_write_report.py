@@ -13,7 +13,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.run_report import write_report_of
 from raygpu.write_report import main
 from tests.measured_cases import balance_folder, pack_folder, place_folder
-from tests.report_cases import sweep_folder, training_folder
+from tests.report_cases import record, sweep_folder, training_folder
 
 Make = Callable[[Path], RunDirectory]
 
@@ -57,8 +57,6 @@ def test_a_sweep_of_an_earlier_raygpu_has_no_timeline_and_says_so(tmp_path: Path
 
 
 def test_a_sweep_without_any_score_has_a_page(tmp_path: Path) -> None:
-    from tests.report_cases import record
-
     run = sweep_folder(tmp_path / "bad", trials=[record(i, None, "failed", lr=0.1) for i in range(3)])
     assert main([str(run.path)]) == 0
     assert "No trial has a finite accuracy." in run.report.read_text()
@@ -136,6 +134,23 @@ def test_a_training_that_begins_again_has_nothing_to_show_yet(
     go_back(run, "training")
     assert main([str(run.path)]) == 2
     assert "no epoch in timeline.jsonl yet" in capsys.readouterr().err
+
+
+def test_a_resumed_run_is_shown_as_it_is_now_and_not_as_it_ended_before(tmp_path: Path) -> None:
+    run = sweep_folder(tmp_path / "run", trials=[record(i, 0.5, "interrupted" if i else "stopped") for i in range(2)])
+    run.begin_again()
+    noted = {"event": "epochs", "trial": "t0001", "at": 5e9, "rows": [[4, {"validation/accuracy": 0.96}]]}
+    with run.timeline.open("a") as file:
+        file.write(json.dumps(noted) + "\n")
+    assert main([str(run.path)]) == 0
+    page = run.report.read_text()
+    assert "1 of 2" in page
+    assert '<td class="text">t0001</td><td class="number">0.96</td><td class="text">under way</td>' in page
+    assert '<td class="text">t0000</td><td class="number">0.5</td><td class="text">stopped</td>' in page
+    assert not run.plots.exists()
+    run.write_summary({**(run.read_summary() or {}), "starts": 2})
+    assert main([str(run.path)]) == 0
+    assert "Plan and outcome" in run.report.read_text()
 
 
 @pytest.mark.parametrize("make", [pack_folder, place_folder, balance_folder])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from raygpu.records.device import Device
 
@@ -23,6 +23,8 @@ class GpuUse:
         """Samples trained on each GPU, of the whole run."""
         self.rates: dict[str, float | None] = {}
         """Training samples/s of each trial over the epochs of its last report; an array's change as members leave."""
+        self.readings: dict[tuple[int, str], tuple[int, float]] = {}
+        """Number and sum of each GPU's readings, by its index and their name, of the whole run."""
         self._newest: dict[int, deque[tuple[float, int]]] = {}
         """Moments and samples of each GPU's reports in the last RATE_S seconds."""
         self._held: dict[str, tuple[float, int | None]] = {}
@@ -55,6 +57,17 @@ class GpuUse:
         while newest and newest[0][0] < time.monotonic() - RATE_S:
             newest.popleft()
         return sum(samples for _, samples in newest) / RATE_S if newest else None
+
+    def read(self, gpu_index: int, readings: Mapping[str, float]) -> None:
+        """Take in what was read of a GPU at one moment."""
+        for name, value in readings.items():
+            number, total = self.readings.get((gpu_index, name), (0, 0.0))
+            self.readings[gpu_index, name] = number + 1, total + value
+
+    def mean_reading(self, gpu_index: int, name: str) -> float | None:
+        """Return the mean of a GPU's reading over the whole run; None without any."""
+        number, total = self.readings.get((gpu_index, name), (0, 0.0))
+        return total / number if number else None
 
     def shares(self) -> dict[int, float]:
         """Return the share of each GPU that Tune trials hold; those whose GPU is not known yet are left out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,9 @@ from raygpu.planning.profiles import Profile
 from raygpu.planning.under_use import Underutilization, under_use
 from raygpu.records import profile_store, sets_csv, timeline, trials_csv
 from raygpu.records.json_files import read_json
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_directory import STARTS, RunDirectory
 from raygpu.records.sets_csv import SetRow
-from raygpu.records.timeline import TRAINING, RunTimeline
+from raygpu.records.timeline import TRAINING, Occupancy, RunTimeline
 from raygpu.records.trials_csv import TrialRow
 from raygpu.search.scoring import validation_loss
 
@@ -42,7 +42,8 @@ class RunData:
     advice: Mapping[str, Any] | None = None
     """Content of `advice.json`; None without an advice."""
     ended: bool = True
-    """Whether it has a summary; without one, the trials are those of the timeline, without hyper-parameters."""
+    """Whether its last start has a summary; without one, the trials are those of the timeline, without
+    hyper-parameters."""
 
     @property
     def name(self) -> str:
@@ -78,7 +79,7 @@ class RunData:
         kind, summary = folder.kind, folder.read_summary()
         if kind == "pack":
             return cls._of_pack(folder)
-        if summary is None:
+        if summary is None or summary.get(STARTS, 1) < folder.starts:
             return cls._under_way(folder)
         return cls(
             folder=folder,
@@ -92,14 +93,15 @@ class RunData:
 
     @classmethod
     def _under_way(cls, folder: RunDirectory) -> RunData:
-        """Read a run without an end, which is under way or was killed: what its timeline has."""
+        """Read a run whose last start has no end, as it is under way or was killed: what its timeline has."""
         run_timeline, config = timeline.read(folder.timeline), read_toml(folder.config)
         if not run_timeline.curves:
             again = folder.resumed_by(folder.kind)
             raise BadInput(
-                f"{folder}: has no summary.json and no epoch in timeline.jsonl yet; if it was killed: {again}"
+                f"{folder}: has not ended, and has no epoch in timeline.jsonl yet; if it was killed: {again}"
             )
-        return cls(folder, folder.kind, config, {}, _so_far(run_timeline, config), run_timeline, ended=False)
+        trials = _so_far(run_timeline, config, trials_csv.read(folder.trials_csv))
+        return cls(folder, folder.kind, config, {}, trials, run_timeline, ended=False)
 
     @classmethod
     def _of_pack(cls, folder: RunDirectory) -> RunData:
@@ -153,17 +155,31 @@ class RunData:
         return sorted(names, key=lambda name: name not in (wanted, f"validation/{wanted}"))
 
 
-def _so_far(found: RunTimeline, config: Mapping[str, Any]) -> list[TrialRow]:
-    """Return a row for each trial of a timeline, with the last score; the timeline does not tell of early stops."""
+def _so_far(found: RunTimeline, config: Mapping[str, Any], earlier: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return a row for each trial of a timeline, with the last score. earlier: the trials at an earlier start's end."""
     metric = config.get("metric", "")
     names = {metric, f"validation/{metric}"}
-    ends = {trial: stay.end for stay in found.occupancies for trial in stay.trial_ids}
-    status = {"complete": "finished", "error": "failed"}
+    stays = {trial: stay for stay in found.occupancies for trial in stay.trial_ids}
+    earlier_rows = {row.trial_id: row for row in earlier}
     rows = []
     for trial, curve in found.curves.items():
         newest_first = (values for _, values in sorted(curve.items(), reverse=True))
         scored = next((values for values in newest_first if names & values.keys()), {})
-        score = scored.get(metric, scored.get(f"validation/{metric}"))
-        so_far = status.get(ends.get(trial, ""), "under way")
-        rows.append(TrialRow(trial, so_far, score, max(curve), None, None, {}, validation_loss(scored)))
+        score, epochs = scored.get(metric, scored.get(f"validation/{metric}")), max(curve)
+        row = earlier_rows.get(trial)
+        if row is not None and row.epochs == epochs and row.status not in ("failed", "interrupted"):
+            status = row.status
+        else:
+            status = _status_so_far(stays.get(trial), found.ended_s[trial][epochs])
+        rows.append(TrialRow(trial, status, score, epochs, None, None, {}, validation_loss(scored)))
     return [] if TRAINING in found.curves else rows
+
+
+def _status_so_far(stay: Occupancy | None, last_epoch_s: float) -> str:
+    """Return a trial's status by its last stay on a GPU that has ended; the timeline does not tell of early stops.
+
+    last_epoch_s: moment of its last epoch; a later one than the stay's end is another attempt's.
+    """
+    if stay is None or stay.ended_s < last_epoch_s:
+        return "under way"
+    return {"complete": "finished", "error": "failed"}.get(stay.end, "under way")

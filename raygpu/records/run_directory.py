@@ -47,6 +47,9 @@ PROGRESS = "progress.json"
 """File, in a checkpoint, that says how far the training had got."""
 ENDED = "ended"
 """Key, in the run's state, of the status with which a training without a summary has ended: failed."""
+STARTS = "starts"
+"""Key, in the run's state and in its summary, of the number of starts; the summary of an earlier end has a smaller
+one."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
@@ -335,6 +338,15 @@ class RunDirectory:
     def read_run(self) -> dict[str, Any]:
         """Return the run's state; empty without a file. Raises BadInput if it is damaged."""
         return read_json(self.run, "restore it, or begin a new run") or {}
+
+    @property
+    def starts(self) -> int:
+        """Number of starts; only those count that could restore the run's state, and 1 is the first one."""
+        return int(self.read_run().get(STARTS, 1))
+
+    def begin_again(self) -> None:
+        """Count a start that goes on with the run: until its end, the summary is that of an earlier one."""
+        self.write_run({STARTS: self.starts + 1})
 
     @property
     def kind(self) -> str:

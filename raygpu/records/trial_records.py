@@ -377,6 +377,7 @@ class Records:
             return {
                 "by_id": dict(self.by_id),
                 "gpu_samples": dict(self.gpus.samples),
+                "gpu_readings": dict(self.gpus.readings),
                 "retries": self.retries,
                 "out_of_memory": self.out_of_memory,
                 "elapsed_s": time.monotonic() - self._started,
@@ -388,6 +389,7 @@ class Records:
         """Go on from the result of `state`; the time in between does not count."""
         with self._lock:
             self.by_id, self.gpus.samples = state["by_id"], state["gpu_samples"]
+            self.gpus.readings = state.get("gpu_readings", {})  # earlier versions kept none
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count
             self._curves, self._further = state["curves"], state["further"]

@@ -34,7 +34,6 @@ from raygpu.workflow.user_code import Problem
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
     from raygpu.engines.train.production import TrainingOutcome
-    from raygpu.engines.tune.sweep_monitor import SweepMonitor
     from raygpu.planning.worker_devices import WorkerDevices
 
 NUM_SAMPLES = 8
@@ -45,7 +44,6 @@ def summarize(
     decision: Decision,
     records: Records,
     cluster: Cluster,
-    monitor: SweepMonitor,
     stages: Stages,
     tracking: Mapping[str, Any],
     arrays_s: Mapping[str, float],
@@ -88,8 +86,8 @@ def summarize(
                 "uuid": device.uuid,
                 "name": device.name,
                 "samples_per_s": rounded(throughput[device.index]),
-                "memory_gib": rounded(monitor.mean(device.index, "memory_gib"), 3),
-                "util_pct": rounded(monitor.mean(device.index, "util_pct")),
+                "memory_gib": rounded(records.gpus.mean_reading(device.index, "memory_gib"), 3),
+                "util_pct": rounded(records.gpus.mean_reading(device.index, "util_pct")),
             }
             for device in cluster.devices
         ],

@@ -24,7 +24,7 @@ from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.planning.sweep_schedule import schedule_of
 from raygpu.records.clock import Stages
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_directory import STARTS, RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
     from raygpu.engines.cluster.mps_daemons import Daemons
     from raygpu.engines.tune.sweep_context import SweepContext
-    from raygpu.engines.tune.sweep_monitor import SweepMonitor
     from raygpu.tracking.opening import StoreOpening
 
 NUM_BEST = 5
@@ -171,14 +170,12 @@ class SweepUnderWay:
         try:
             with (
                 daemons(cluster.devices, console.warn, wanted=self.decision.mps and cluster.local) as mps,
-                SweepMonitor(
-                    records, cluster, session.writer, self.timeline, console.update, exporter.update
-                ) as monitor,
+                SweepMonitor(records, cluster, session.writer, self.timeline, console.update, exporter.update),
                 imported_early(lambda: bool(records.by_id)),
             ):
                 spare_from_collections()
                 self._require_mps(mps)
-                context = self._context(mps, partial(self._leave, monitor))
+                context = self._context(mps, self._leave)
                 self._run_trials(context)
         except StorageError:  # what waits is for --resume
             session.writer.close(0)
@@ -199,11 +196,11 @@ class SweepUnderWay:
             raise KeyboardInterrupt(f"interrupted; go on with: {self.folder.resumed_by('sweep')}") from None
         finally:
             console.stop(records.snapshot())
-        self._summarize(monitor, context.arrays_s)
+        self._summarize(context.arrays_s)
         self._score_winner(context)
         exporter.finish(records.snapshot())
 
-    def _summarize(self, monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
+    def _summarize(self, arrays_s: Mapping[str, float]) -> None:
         """End the records and the trials' runs in MLflow, and sum up."""
         from raygpu.tracking.left_open import end_left_open
 
@@ -218,11 +215,11 @@ class SweepUnderWay:
             self.decision,
             self.records,
             self.cluster,
-            monitor,
             self.stages,
             self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
+        self.summary[STARTS] = self.folder.starts
         self._take_noted_score()
         if self.resuming:
             sets = records.sets() if not records.repetition.is_single else []
@@ -273,7 +270,7 @@ class SweepUnderWay:
         for name in sorted(front | self.earlier_front, key=Trial.order):
             self.session.writer.tag(name, {"raygpu.front": "true" if name in front else "false"})
 
-    def _leave(self, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
+    def _leave(self, checkpoints: Mapping[str, str]) -> None:
         """Write the results of an interrupted sweep, and end this process without Ray."""
         code = 1
         try:
@@ -281,7 +278,7 @@ class SweepUnderWay:
                 raise RaygpuError("interrupted before the sweep's state was restored; the saved state is unchanged")
             self.console.stop(self.records.snapshot())
             self.checkpoints = dict(checkpoints)
-            self._summarize(monitor, {})
+            self._summarize({})
             code = self.finish().exit_code
         except Exception as error:  # noqa: BLE001 - nothing comes after this thread
             again = self.folder.resumed_by("sweep")

@@ -20,7 +20,7 @@ from raygpu.engines.cluster import ray_files
 from raygpu.errors import RaygpuError, TrackingError
 from raygpu.experiment import take
 from raygpu.records.clock import Stages
-from raygpu.records.run_directory import ENDED, RunDirectory
+from raygpu.records.run_directory import ENDED, STARTS, RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.scratch import fetched
 from raygpu.records.training_progress import History, Progress, Restored
@@ -286,6 +286,7 @@ class TrainingRun:
         if self.history.starts > 1:
             self.console.warn(f"a worker was lost; the training {goes_on}")
         elif self.resuming:
+            self.folder.begin_again()
             self.console.line("has ended already" if self.history.has_ended else goes_on)
 
     def _read_gpus(self) -> None:
@@ -326,6 +327,7 @@ class TrainingRun:
                     ended,
                     self.stages,
                 )
+                summary[STARTS] = self.folder.starts
                 summary |= {TEST: self.on_test.as_dict()} if self.on_test is not None else {}
                 summary["tracking"] = self.session.identity(interrupted=interrupted)
                 if self._is_function:

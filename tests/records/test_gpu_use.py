@@ -51,6 +51,14 @@ def test_a_charge_counts_from_the_last_one(now: list[float]) -> None:
     assert use.charge("a", None, 0.5) is None
 
 
+def test_the_mean_of_a_reading_is_over_all_moments() -> None:
+    use = GpuUse(devices(2))
+    use.read(0, {"memory_gib": 1.0, "util_pct": 50.0})
+    use.read(0, {"memory_gib": 4.0})
+    assert (use.mean_reading(0, "memory_gib"), use.mean_reading(0, "util_pct")) == (2.5, 50.0)
+    assert use.mean_reading(1, "memory_gib") is None
+
+
 def test_throughput_of_the_last_seconds_and_of_the_run(now: list[float]) -> None:
     use = GpuUse(devices(2))
     assert use.recent_rate(0) is None

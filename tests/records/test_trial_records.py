@@ -319,10 +319,13 @@ def test_state_goes_round() -> None:
     kept = records()
     kept.start(trial(0))
     kept.add("t0000", [result(1, 0.5)], 1)
+    kept.gpus.read(1, {"memory_gib": 2.0})
     other = records()
     other.restore(kept.state())
     assert other.by_id == kept.by_id
     assert other.gpu_throughput(1.0) == kept.gpu_throughput(1.0)
+    other.gpus.read(1, {"memory_gib": 4.0})
+    assert other.gpus.mean_reading(1, "memory_gib") == 3.0, "of the whole run"
 
 
 def test_workers_seconds_add_up_by_activity() -> None:

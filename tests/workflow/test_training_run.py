@@ -30,6 +30,7 @@ class Started(TrainingRun):
     def __init__(self, folder: Path, resuming: bool = False) -> None:
         self.written: list[tuple[int, dict[str, float]]] = []
         self.lines: list[str] = []
+        self.folder = RunDirectory(folder)
         self.path, self.resuming, self._notes = folder / "timeline.jsonl", resuming, set()
         writer: Any = SimpleNamespace(run_metrics=lambda step, metrics: self.written.append((step, dict(metrics))))
         self.history = History(Scoring("loss", False), [], 9)
@@ -71,6 +72,7 @@ def test_a_resume_replaces_the_epochs_after_its_checkpoint_everywhere_but_in_mlf
     assert list(second.in_timeline) == [1, 2, 3, 4, 5]
     second.end_epoch(6, 3.0)  # and it is killed again, before MLflow gets anything of it
     assert not second.written
+    assert second.folder.starts == 2, "until its end, the summary is the first one's"
     third = Started(tmp_path, resuming=True)
     third.join(5, Restored(5, {"loss": 0.2}, Best(0.2, 5)))
     for epoch in (6, 7, 8):
@@ -93,6 +95,7 @@ def test_after_a_lost_worker_the_last_attempt_alone_counts(tmp_path: Path) -> No
         "another",
         "a worker was lost; the training goes on after epoch 0; MLflow keeps epochs 1 to 7 of the attempt before",
     ]
+    assert run.folder.starts == 1
     assert (run.history.epoch, run.history.metrics, run.history.best) == (0, {}, None)
     assert run.history.curve() == []
     for epoch in (1, 2):

@@ -336,6 +336,7 @@ class ArrayCallback(tune.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the saved state; called by a resumed sweep before any trial starts."""
+        self.live.run_directory.begin_again()
         self.live.records.restore(state["records"])
         tune_folder = self.live.run_directory.tune
         self.live.checkpoints = {name: moved(uri, tune_folder) for name, uri in state["checkpoints"].items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from statistics import fmean
 
 import psutil
 
@@ -41,7 +40,6 @@ class SweepMonitor:
         self.cluster = cluster
         self.writer, self.timeline = writer, timeline
         self.show, self.export = show, export
-        self._readings: dict[tuple[int, str], list[float]] = {}
         self._latest: dict[int, dict[str, float]] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
@@ -54,11 +52,6 @@ class SweepMonitor:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(timeout=5)
-
-    def mean(self, gpu_index: int, reading: str) -> float | None:
-        """Return the mean of one NVML reading of a GPU over the sweep, `reading` by name; None without any."""
-        values = self._readings.get((gpu_index, reading))
-        return fmean(values) if values else None
 
     def _run(self) -> None:
         next_gpu = time.monotonic()
@@ -78,9 +71,8 @@ class SweepMonitor:
         self._latest = {index: reading.metrics() for index, reading in readings.items()}
         self.export(snapshot, readings)
         for index, values in self._latest.items():
-            for name, value in values.items():
-                by_gpu.setdefault(index, {})[name] = value
-                self._readings.setdefault((index, name), []).append(value)
+            self.records.gpus.read(index, values)
+            by_gpu.setdefault(index, {}).update(values)
         for index, noted in by_gpu.items():
             self.timeline.gpu(index, noted)
         if self.cluster.local:

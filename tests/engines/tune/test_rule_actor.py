@@ -7,7 +7,6 @@ import pickle
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,9 +55,8 @@ def test_trials_alone_and_arrays_get_the_same_answers(stopping: dict[str, Any]) 
 def test_a_resumed_sweep_knows_the_scores_that_were_compared(
     stopping: dict[str, Any], ray_address: str, tmp_path: Path
 ) -> None:
-    context = sweep_context(
-        Records(4, Scoring("accuracy", True), [], 9), folder=SimpleNamespace(path=Path(), tune=tmp_path)
-    )
+    folder = RunDirectory(tmp_path)
+    context = sweep_context(Records(4, Scoring("accuracy", True), [], 9), folder=folder)
     shares: Any = None
     with ray.init(ray_address, log_to_driver=False):
         asked = start_actor(RuleActor, rule(**stopping))
@@ -67,6 +65,7 @@ def test_a_resumed_sweep_knows_the_scores_that_were_compared(
         resumed = start_actor(RuleActor, rule(**stopping))
         ArrayCallback(LiveSweep(context, shares, None, resumed)).set_state(state)
         assert ray.get(resumed.decide.remote(1, [("t3", 0.5)])) == {"t3": None}
+    assert folder.starts == 2
 
 
 def test_epochs_of_a_rule() -> None:
