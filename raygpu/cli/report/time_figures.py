@@ -15,7 +15,7 @@ WORK = ("trials", "training")
 ACTIVITIES = {
     "joining": "start of workers",
     "train": "training",
-    "data": "waiting for samples",
+    "waiting": "waiting for samples",
     "evaluation": "evaluation",
     "program": "the code's own loop",
     "checkpoints": "checkpoints",
@@ -42,8 +42,8 @@ STAGES = {
     "delivery": "delivery to MLflow",
 }
 """Words for all rows of the figure, in the order of time."""
-PARTS = {"imports": "setup", "members": "setup", "probe": "setup"}
-"""Activities of fused arrays alone, and what they are a part of."""
+PARTS = {"imports": "setup", "members": "setup", "probe": "setup", "data": "waiting"}
+"""Activities that have the row of another name: what fused arrays alone do, and what has the name of a stage."""
 ROUNDING = 1e-6
 BEFORE_AND_AFTER = "#8C979F"
 

@@ -52,6 +52,16 @@ def test_the_figure_has_the_stages_around_it(run: RunData) -> None:
     assert figure.says.startswith("run: 31 % of 26 s for: training.")
 
 
+def test_the_load_of_the_data_and_the_wait_for_samples_are_two_parts(run: RunData) -> None:
+    stages = {"start": 1.0, "data": 60.0, "ray": 5.0, "trials": 20.0}
+    run = replace(run, summary=run.summary | {"workers_s": {"train": 15.0, "data": 2.0}, "stages_s": stages})
+    assert sum(parts(run).values()) == pytest.approx(sum(stages.values()))
+    figure = wall_time([run])
+    assert figure is not None
+    seconds = dict(zip(figure.plot.data[0].y, figure.plot.data[0].x, strict=True))
+    assert (seconds["experiment, data"], seconds["waiting for samples"]) == (60.0, 1.0)
+
+
 def test_a_run_of_an_earlier_raygpu_has_its_stages_alone(tmp_path: Path) -> None:
     figure = wall_time([sweep(tmp_path / "run")])
     assert figure is not None
