@@ -367,7 +367,7 @@ enabled = false
         (SMALL, ["--ratios", "3,none"], "--ratios: read '3,none'; allowed: equal, auto, or numbers above 0 by commas"),
         (SMALL, ["--workers", "2", "--global-batch", "1"], "global_batch: read 1; 2 devices need 2 samples at least"),
         (SMALL, ["--metric", "f1"], "metric: read 'f1'; the experiment reports: train/loss"),
-        (SMALL, ["--hyperparameters.batch-size", "x"], "hyperparameters: batch_size: read 'x'"),
+        (SMALL, ["--hyperparameters.batch-size", "x"], "--hyperparameters.batch-size: read 'x'; a number"),
         (SMALL, ["--worker", "2"], "--worker: unknown flag (did you mean 'workers'?)"),
         (SMALL.replace("hidden = 8", ""), [], "hyperparameters: tests.train_cases:Small reads 'hidden', which"),
         (SMALL.replace("epochs = 2", ""), [], "epochs: not given"),

@@ -41,6 +41,13 @@ PLAINLY = {
     "string_pattern_mismatch": "letters, digits, '.', '_' and '-' are allowed, a letter or a digit as the first",
 }
 """Messages in place of pydantic's, by its types of faults."""
+WANTED = {
+    bool: "true or false is wanted",
+    int: "a number is wanted",
+    float: "a number is wanted",
+    list: "a list is wanted",
+}
+"""Messages to text for a hyper-parameter whose value in the file has another type; bool is also an int."""
 C = TypeVar("C", bound=ProblemConfig)
 S = TypeVar("S", bound=Section)
 SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig, PlaceConfig)
@@ -59,7 +66,6 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
         raise BadInput(faults)
     values = laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
     for key, text in overrides.items():
-        value = literal(text) if key.startswith(OWN_NAMES) else text
         *tables, leaf = key.split(".", 1) if key.startswith(OWN_NAMES) else key.split(".")
         table = values
         for name in tables:
@@ -68,7 +74,9 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
         if key.startswith(OWN_NAMES):  # a flag has _ where the name has -
             leaf = next((name for name in table if name.replace("-", "_") == leaf), leaf)
-        table[leaf] = value
+            table[leaf] = _own_value(key, text, table.get(leaf))
+        else:
+            table[leaf] = text
     return validated(values, schema, str(path), overrides)
 
 
@@ -97,6 +105,21 @@ def literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, tables in tables in tables
         return text
+
+
+def _own_value(key: str, text: str, below: Any) -> Any:
+    """Return the value of a flag whose name a person chooses. below: the value that it replaces; None without one.
+
+    Raises BadInput for text in place of another type. False is text to TOML, which has false, and any text is true.
+    """
+    value = literal(text)
+    if value != text:  # TOML, of which quoted text is a part
+        return value
+    wanted = next((words for kind, words in WANTED.items() if isinstance(below, kind)), None)
+    if wanted is None and (isinstance(below, str) or text.lower() not in ("true", "false")):
+        return text
+    flag, quoted = f"--{key.replace('_', '-')}", f"'\"{text}\"'"
+    raise BadInput(f"{flag}: read {text!r}; {wanted or WANTED[bool]}; text is given in quotes: {quoted}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

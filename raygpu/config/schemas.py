@@ -85,7 +85,7 @@ class PlaceConfig(StoredConfig):
     COMMAND: ClassVar[str] = "place"
 
     hyperparameters: Values = Field(default_factory=dict)
-    """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
+    """The hyper-parameters; also as flags, --hyperparameters.lr 0.1, with values as TOML has them."""
     placements: dict[Annotated[str, Field(pattern=NAME_PATTERN)], dict[str, Annotated[int, Field(ge=0)]]] = Field(
         default_factory=dict
     )
@@ -137,7 +137,7 @@ class TrainConfig(StoredConfig):
     COMMAND: ClassVar[str] = "train"
 
     hyperparameters: Values = Field(default_factory=dict)
-    """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
+    """The hyper-parameters; also as flags, --hyperparameters.lr 0.1, with values as TOML has them."""
     changes: list[dict[str, Any]] = Field(default_factory=list)
     """Values that hyper-parameters have from an epoch on, [[changes]] epoch = 5, lr = 0.02; written by a sweep with a
     population."""

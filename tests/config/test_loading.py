@@ -30,6 +30,39 @@ def test_a_hyperparameters_flag_keeps_the_dots_and_dashes_of_its_name() -> None:
     assert load(None, flags, TrainConfig, given).hyperparameters == {"net.lr": 0.2, "my-lr": 0.3, "new": 4}
 
 
+BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("bias", "False", "true or false is wanted"),
+        ("bias", "off", "true or false is wanted"),
+        ("new", "False", "true or false is wanted"),
+        ("lr", ".001", "a number is wanted"),
+        ("layers", "two", "a number is wanted"),
+        ("hidden", "64,32", "a list is wanted"),
+    ],
+)
+def test_a_flag_whose_text_is_no_toml_replaces_text_alone(name: str, text: str, wanted: str) -> None:
+    """Any text is true, the text False too, so that a model would be trained with what its flag turns off."""
+    given = {"experiment": "m:f", "hyperparameters": BELOW}
+    with pytest.raises(BadInput) as refused:
+        load(None, {f"hyperparameters.{name}": text}, TrainConfig, given)
+    quoted = f"'\"{text}\"'"
+    assert str(refused.value) == f"--hyperparameters.{name}: read '{text}'; {wanted}; text is given in quotes: {quoted}"
+    quoted_flag = {f"hyperparameters.{name}": f'"{text}"'}
+    assert load(None, quoted_flag, TrainConfig, given).hyperparameters[name] == text
+
+
+def test_a_flag_of_toml_or_for_text_replaces_any_value() -> None:
+    given = {"experiment": "m:f", "hyperparameters": BELOW}
+    texts = {"bias": "false", "lr": "1e-3", "layers": "0.5", "hidden": "[8]", "activation": "True", "new": "gelu"}
+    flags = {f"hyperparameters.{name}": text for name, text in texts.items()}
+    wanted = {"bias": False, "lr": 0.001, "layers": 0.5, "hidden": [8], "activation": "True", "new": "gelu"}
+    assert load(None, flags, TrainConfig, given).hyperparameters == wanted
+
+
 def test_a_number_of_thousands_of_digits_gets_a_line() -> None:
     with pytest.raises(BadInput, match=r"numbers: .*limit"):
         validated({"experiment": "m:f", "space": {"x": 1}, "numbers": "9" * 5000}, PackConfig, "here")
