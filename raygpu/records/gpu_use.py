@@ -21,8 +21,8 @@ class GpuUse:
         """Indices of the GPUs that trials have reported from, since this process began."""
         self.samples: dict[int, int] = {}
         """Samples trained on each GPU, of the whole run."""
-        self.rates: dict[str, float | None] = {}
-        """Training samples/s of each trial over the epochs of its last report; an array's change as members leave."""
+        self._rates: dict[str, float] = {}
+        """Training samples/s of all trials of each Tune trial together, over the epochs of its last report."""
         self.readings: dict[tuple[int, str], tuple[int, float]] = {}
         """Number and sum of each GPU's readings, by its index and their name, of the whole run."""
         self._newest: dict[int, deque[tuple[float, int]]] = {}
@@ -35,21 +35,35 @@ class GpuUse:
     def hold(self, holder: str, gpu_share: float) -> None:
         """Note that a Tune trial begins to hold its share of a GPU, whose index only its report may tell."""
         self._charged[holder] = time.monotonic()
+        self._rates.pop(holder, None)
         self._held[holder] = gpu_share, self.devices[0].index if len(self.devices) == 1 else None
 
-    def locate(self, holder: str, gpu_index: int | None) -> None:
-        """Note the GPU from which a Tune trial has reported; None if it does not know."""
-        if holder in self._held and gpu_index is not None:
+    def locate(self, holder: str, gpu_index: int | None, samples_per_s: float | None = None) -> None:
+        """Note the GPU from which a Tune trial has reported, and its throughput there; None if it does not know."""
+        if holder not in self._held:
+            return
+        if gpu_index is not None:
             self._held[holder] = self._held[holder][0], gpu_index
+        if samples_per_s is not None:
+            self._rates[holder] = samples_per_s
 
     def release(self, holder: str) -> None:
         """Note that a Tune trial has given its share back."""
         self._held.pop(holder, None)
+        self._rates.pop(holder, None)
 
     def add(self, gpu_index: int, num_samples: int) -> None:
         """Count samples that were trained on a GPU."""
         self.samples[gpu_index] = self.samples.get(gpu_index, 0) + num_samples
         self._newest.setdefault(gpu_index, deque()).append((time.monotonic(), num_samples))
+
+    def rate(self, gpu_index: int) -> float | None:
+        """Return the samples/s of the Tune trials that hold a GPU, by their last reports; None without any.
+
+        Trials of an array that have ended since count until its next report: how fast it is without them is not known.
+        """
+        rates = [rate for holder, rate in self._rates.items() if self._held[holder][1] == gpu_index]
+        return sum(rates) if rates else None
 
     def recent_rate(self, gpu_index: int) -> float | None:
         """Return the samples/s that a GPU has trained in the last RATE_S seconds; None without a sample."""

@@ -152,7 +152,7 @@ class Records:
                 if result.num_samples is not None and gpu_index is not None:
                     self.gpus.add(gpu_index, result.num_samples)
             if new:
-                self.gpus.rates[trial_id] = record.add_throughput(new)
+                record.add_throughput(new)
             if best is not None:
                 record.scores.best, record.scores.best_epoch, record.scores.best_loss = best
                 further |= {r.epoch: self.scoring.further_values(r.metrics) for r in results if r.epoch == best.epoch}
@@ -197,11 +197,18 @@ class Records:
             self._pace.release(holder, now)  # it was paused meanwhile
             self._pace.hold(holder, trial_ids, now)
 
-    def report(self, holder: str, widths: Sequence[float], train_s: float | None, gpu_index: int | None) -> None:
+    def report(
+        self,
+        holder: str,
+        widths: Sequence[float],
+        train_s: float | None,
+        gpu_index: int | None,
+        samples_per_s: float | None = None,
+    ) -> None:
         """Note that a Tune trial has reported. widths: number of trials that trained in each epoch of the report.
-        train_s: seconds of training of these epochs; None if unknown."""
+        train_s: seconds of training of these epochs; samples_per_s: in them; None if unknown."""
         with self._lock:
-            self.gpus.locate(holder, gpu_index)
+            self.gpus.locate(holder, gpu_index, samples_per_s)
             self._pace.add(holder, time.monotonic(), widths, train_s)
 
     def prepare(self, holder: str, seconds: float) -> None:
@@ -334,18 +341,14 @@ class Records:
         return record.diverged, *score_rank, Trial.order(record.trial.trial_id)
 
     def _rate(self, gpu_index: int) -> float | None:
-        """Return the sum of the latest throughputs of the trials that run on a GPU; None without any.
-
-        While some have not reported yet, as trials shorter than a second never do before their end, what the GPU has
-        trained in the last seconds counts if it is more.
-        """
+        """Return the throughput of a GPU by the last reports from it; None without any. While some trials have not
+        reported yet, as short ones do at their end alone, what it has trained in the last seconds counts if it is
+        more."""
         running = [record for record in self.by_id.values() if record.status == "running"]
-        on_gpu = [self.gpus.rates.get(each.trial.trial_id) for each in running if each.gpu_index == gpu_index]
-        rates = [rate for rate in on_gpu if rate is not None]
-        recent = self.gpus.recent_rate(gpu_index)
+        rate, recent = self.gpus.rate(gpu_index) if running else None, self.gpus.recent_rate(gpu_index)
         if recent is not None and any(record.samples_per_s is None for record in running):
-            rates = [max(sum(rates), recent)]
-        return sum(rates) if rates else None
+            return max(rate or 0.0, recent)
+        return rate
 
     def budget_left_s(self) -> float | None:
         """Return the seconds left of the time budget; None without one."""

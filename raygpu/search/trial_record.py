@@ -62,15 +62,14 @@ class TrialRecord:
     changes: list[Change] = field(default_factory=list)
     """Takeovers of other trials' parameters, in a population."""
 
-    def add_throughput(self, epochs: Sequence[EpochResult]) -> float | None:
-        """Take in the training throughput of the epochs of a report, at least one; return it, None if unknown."""
+    def add_throughput(self, epochs: Sequence[EpochResult]) -> None:
+        """Take in the training throughput of the epochs of a report, at least one."""
         latest = mean_rate(epochs)
         latest = latest if latest is not None and math.isfinite(latest) else None
         self.samples_seen += sum(epoch.num_samples or 0 for epoch in epochs)
         self.train_s += sum(epoch.train_s or 0.0 for epoch in epochs)
         # A function's or script's own throughput has no samples to take a mean over.
         self.samples_per_s = self.samples_seen / self.train_s if self.train_s else latest
-        return latest
 
     def go_back(self, epoch: int, scores: TrialScores, score: float | None) -> None:
         """Drop what came after an epoch. scores: up to it. score: of the trial by them."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,3 +97,20 @@ def mean_rate(epochs: Sequence[EpochResult]) -> float | None:
     if samples and seconds:
         return samples / seconds
     return epochs[-1].samples_per_s if epochs else None
+
+
+def joint_rate(trainings: Iterable[Sequence[EpochResult]]) -> float | None:
+    """Return the training throughput of trainings side by side over the epochs of a report, in samples/s; None if
+    unknown. An array becomes narrower, so that each epoch counts with the trials that it had."""
+    samples: Counter[int] = Counter()
+    rates: dict[int, float] = defaultdict(float)
+    own_figures: list[float] = []
+    for epochs in trainings:
+        own_figures += [rate for rate in [mean_rate(epochs)] if rate is not None and math.isfinite(rate)]
+        for each in epochs:
+            if each.num_samples and each.train_s:
+                samples[each.epoch] += each.num_samples
+                rates[each.epoch] += each.num_samples / each.train_s
+    if samples:
+        return sum(samples.values()) / sum(number / rates[epoch] for epoch, number in samples.items())
+    return sum(own_figures) if own_figures else None

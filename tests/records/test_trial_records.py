@@ -172,22 +172,32 @@ def test_throughput_is_summed_over_the_trials_that_run_on_a_gpu() -> None:
     kept = records()
     for index, gpu in ((0, 0), (1, 0), (2, 1)):
         kept.start(trial(index))
+        kept.hold(f"a{index}", [f"t000{index}"], 0.5)
+        kept.report(f"a{index}", [1.0], 0.5, gpu, 200.0)
         kept.add(f"t000{index}", [result(1, 0.5)], gpu)
     assert kept.snapshot().samples_per_s == {0: 400.0, 1: 200.0}
     kept.end("t0002", "finished")
+    kept.release("a2")
     assert kept.snapshot().samples_per_s == {0: 400.0, 1: None}
     assert kept.gpu_throughput(10.0) == {0: 20.0, 1: 10.0}
 
 
 def test_throughput_of_a_gpu_is_that_of_the_last_reports() -> None:
     kept = records()
+    kept.hold("a", ["t0000", "t0001"])
+    kept.report("a", [2.0], 1.0, 0, 200.0)
     for index in (0, 1):
         kept.start(trial(index))
         kept.add(f"t000{index}", [EpochResult(1, {"accuracy": 0.5}, num_samples=100, train_s=1.0)], 0)
-    kept.end("t0001", "stopped")  # the array steps faster without it
+    kept.end("t0001", "stopped")
+    assert kept.snapshot().samples_per_s[0] == 200.0, "of both: no epoch of t0000 alone is known yet"
+    kept.report("a", [1.0], 0.25, 0, 400.0)
     kept.add("t0000", [EpochResult(2, {"accuracy": 0.6}, num_samples=100, train_s=0.25)], 0)
+    kept.report("a", [], None, 0, None)
     assert kept.snapshot().samples_per_s[0] == 400.0
     assert kept.by_id["t0000"].samples_per_s == 160.0, "of all its epochs"
+    kept.interrupt(lambda record: None)
+    assert kept.snapshot().samples_per_s[0] is None, "nothing trains any more"
 
 
 class Clock:

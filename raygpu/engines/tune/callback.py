@@ -22,6 +22,7 @@ from raygpu.records.run_directory import MEMBERS
 from raygpu.records.timeline import End
 from raygpu.search.lineage import described
 from raygpu.search.trial_record import Change, Status
+from raygpu.search.trials import joint_rate
 
 MOST_TAG = 4000
 """Largest number of characters in a tag of MLflow, well below its limit."""
@@ -128,7 +129,8 @@ class ArrayCallback(tune.Callback):
         live.timeline.place(trial.trial_id, gpu_index)
         live.records.charge(trial.trial_id, config.trial_ids, gpu_index, config.share.fraction)
         self._tell_place(trial.trial_id, config, gpu_index, result)
-        live.records.report(trial.trial_id, *epochs_of(result["members"]), gpu_index)
+        rate = joint_rate(report.epochs for report in result["members"])
+        live.records.report(trial.trial_id, *epochs_of(result["members"]), gpu_index, rate)
         self._record_members(config, result["members"], gpu_index)
         self._tell_width(trial.trial_id, config)
         if result["not_as_alone"] is not None:

@@ -15,7 +15,7 @@ from raygpu.planning.gpu_shares import DevicePlan, Plan
 from raygpu.planning.training_need import Need
 from raygpu.records.activity import Activity
 from raygpu.search.scoring import Scoring
-from raygpu.search.trials import EpochResult, Trial, mean_rate
+from raygpu.search.trials import EpochResult, Trial, joint_rate
 from raygpu.storage import Storage
 
 
@@ -83,9 +83,8 @@ class SharedSettings:
         self, config: ArrayConfig, trials: tuple[str, ...], epochs: Iterable[Sequence[EpochResult]]
     ) -> Activity:
         """Return what a worker trains. trials: those of its array that are under way. epochs: new ones of each."""
-        rates = [rate for each in epochs if (rate := mean_rate(each)) is not None]
         need = self.needs.get((config.device, config.fused))
-        return Activity(self.run, trials, float(config.share.part), sum(rates) if rates else None, need)
+        return Activity(self.run, trials, float(config.share.part), joint_rate(epochs), need)
 
     def mps_environment(self, config: ArrayConfig, gpu_ids: Sequence[Any]) -> dict[str, str]:
         """Return the variables that make a worker on these GPUs a client of its GPU's MPS daemon; empty without one."""

@@ -44,11 +44,13 @@ def swept(num_trials: int = 6) -> Records:
     records = Records(num_trials, SCORING, DEVICES, epochs=None)
     for index, rate in enumerate([100.0, 20.0, 3.0, None, None]):
         records.start(Trial(f"t{index}", index, {}))
+        records.hold(f"a{index}", [f"t{index}"], 0.2)
+        records.report(f"a{index}", [1.0], rate and 1.0, 0 if rate else None, rate)
         told = EpochResult(1, {"score": 1.0}, num_samples=rate and round(rate), train_s=rate and 1.0)
         records.add(f"t{index}", [told], 0 if rate else None)
-    records.end("t2", "finished")
-    records.end("t3", "stopped")
-    records.end("t4", "failed")
+    for index, end in ((2, "finished"), (3, "stopped"), (4, "failed")):
+        records.end(f"t{index}", end)
+        records.release(f"a{index}")
     records.retries, records.out_of_memory = 2, 1
     return records
 
