@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from raygpu.config import read_toml
 from raygpu.config.command_names import typed
 from raygpu.config.problem_schema import maximizes
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, UnknownMetric
 from raygpu.planning.profiles import Profile
 from raygpu.planning.under_use import Underutilization, under_use
 from raygpu.records import profile_store, sets_csv, timeline, trials_csv
@@ -18,7 +19,8 @@ from raygpu.records.run_directory import STARTS, RunDirectory
 from raygpu.records.sets_csv import SetRow
 from raygpu.records.timeline import TRAINING, Occupancy, RunTimeline
 from raygpu.records.trials_csv import TrialRow
-from raygpu.search.scoring import validation_loss
+from raygpu.search.scoring import Scoring, TrialScores
+from raygpu.search.trials import EpochResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,22 +158,25 @@ class RunData:
 
 
 def _so_far(found: RunTimeline, config: Mapping[str, Any], earlier: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return a row for each trial of a timeline, with the last score. earlier: the trials at an earlier start's end."""
-    metric = config.get("metric", "")
-    names = {metric, f"validation/{metric}"}
+    """Return a row for each trial of a timeline, with its score so far. earlier: the trials at an earlier start's
+    end."""
+    metric = config.get("metric", "loss")
+    scoring = Scoring(metric, maximizes(metric, config.get("direction")), config.get("score", "last"))
     stays = {trial: stay for stay in found.occupancies for trial in stay.trial_ids}
     earlier_rows = {row.trial_id: row for row in earlier}
     rows = []
     for trial, curve in found.curves.items():
-        newest_first = (values for _, values in sorted(curve.items(), reverse=True))
-        scored = next((values for values in newest_first if names & values.keys()), {})
-        score, epochs = scored.get(metric, scored.get(f"validation/{metric}")), max(curve)
-        row = earlier_rows.get(trial)
+        scores = TrialScores()
+        for epoch, metrics in sorted(curve.items()):
+            with suppress(UnknownMetric):
+                scores.take(scoring, EpochResult(epoch, metrics))
+        row, epochs = earlier_rows.get(trial), max(curve)
         if row is not None and row.epochs == epochs and row.status not in ("failed", "interrupted"):
             status = row.status
         else:
             status = _status_so_far(stays.get(trial), found.ended_s[trial][epochs])
-        rows.append(TrialRow(trial, status, score, epochs, None, None, {}, validation_loss(scored)))
+        loss = scores.loss(scoring.score_rule)
+        rows.append(TrialRow(trial, status, scores.score(scoring), epochs, None, None, {}, loss))
     return [] if TRAINING in found.curves else rows
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.timeline import Occupancy, RunTimeline
+from raygpu.records.timeline import Occupancy, RunTimeline, Timeline
 from raygpu.records.trials_csv import TrialRow
-from tests.report_cases import record, sweep_folder
+from raygpu.search.trials import EpochResult
+from tests.report_cases import folder_of, record, sweep_folder
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,17 @@ def test_a_trial_of_a_resumed_sweep_is_told_of_by_what_came_last(
     monkeypatch.setattr("raygpu.records.run_data.timeline.read", lambda path: found)
     (row,) = RunData.load(folder).trials
     assert (row.status, row.score) == (status, 0.25)
+
+
+@pytest.mark.parametrize(("rule", "score"), [("last", 0.5), ("best", 0.75)])
+def test_a_run_under_way_is_scored_by_the_rule_of_its_sweep(rule: str, score: float, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "run", "sweep", {"metric": "accuracy", "score": rule})
+    timeline = Timeline(folder.timeline, "accuracy")
+    for epoch, accuracy in enumerate((0.25, 0.75, 0.5), 1):
+        timeline.epochs("t0000", [EpochResult(epoch, {"validation/accuracy": accuracy, "train/loss": 1.0})])
+    timeline.epochs("t0001", [EpochResult(1, {"validation/accuracy": 0.9, "train/loss": math.nan})])
+    timeline.flush()
+    assert [(row.trial_id, row.score) for row in RunData.load(folder).ranked()] == [("t0000", score)]
 
 
 def test_a_summary_of_an_earlier_version_is_that_of_a_first_start(tmp_path: Path) -> None:
