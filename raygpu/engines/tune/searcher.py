@@ -126,6 +126,12 @@ class ArraySearcher(Searcher):
         device = self.device_slots.choose(fitting, parts, staging=staging)
         return None if device is None else (device, shares[device])
 
+    @property
+    def has_more(self) -> bool:
+        """Whether it may suggest something further before what is under way has ended."""
+        draws = self.sampler.draws_singly or not self.live.config.search.learns
+        return bool(self.waiting) or (draws and not self.sampler.finished)
+
     def _has_free_slot(self) -> bool:
         """Return whether a trial with the plan's share would run at once."""
         assert isinstance(self.plan, Plan)  # arrays are drawn in generations

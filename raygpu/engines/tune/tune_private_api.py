@@ -43,6 +43,8 @@ COPIES = ".copies"
 """Folder, in the run's of Tune, for the files of a snapshot before they replace those of the one before."""
 MANY_WORKERS = 1_000_000
 """More workers than a sweep has."""
+LONG_START_S = 30.0
+"""Seconds of a worker's start after which a trial no longer waits for it beside an idle worker."""
 
 
 def withhold_credentials() -> None:
@@ -70,14 +72,16 @@ def in_started_workers(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def starting_workers_kept() -> Iterator[None]:
+def starting_workers_kept(has_more: Callable[[], bool]) -> Iterator[None]:
     """Let Tune, meanwhile, give no idle worker to a trial whose own worker is starting, but to one that waits.
 
     Tune ends the worker that is starting. If trials last less than a worker's start, each idle worker would go to the
-    next such trial, and there would never be a second worker.
+    next such trial, and there would never be a second worker. The last trials get idle workers, and so does a trial
+    whose worker takes longer than LONG_START_S. has_more: whether the search may give a further trial now.
     """
     controller: Any = tune_controller.TuneController
     reuse = controller._maybe_reuse_cached_actor
+    seen_starting: dict[Any, float] = {}
 
     def is_starting(self: Any, trial: Any) -> bool:
         """Return whether the trial's own worker has its resources, and has not begun with the trial."""
@@ -88,10 +92,16 @@ def starting_workers_kept() -> Iterator[None]:
         """Give an idle worker to the trial, or to another one of its resources; return whether to the trial."""
         if trial in self._resetting_trials or not is_starting(self, trial):
             return bool(reuse(self, trial))
-        waiting = self._resources_to_pending_trials[trial.placement_group_factory] & self._staged_trials
-        other = next((other for other in waiting if not is_starting(self, other)), None)
+        request = trial.placement_group_factory
+        waiting = self._resources_to_pending_trials[request] & self._staged_trials
+        other = next(
+            (each for each in self._pending_trials_list if each in waiting and not is_starting(self, each)), None
+        )
+        now = time.monotonic()
         if other is not None:
             reuse(self, other)
+        elif not has_more() or now - seen_starting.setdefault(self._trial_to_actor[trial], now) > LONG_START_S:
+            return bool(reuse(self, trial))
         return False
 
     controller._maybe_reuse_cached_actor = reuse_unless_starting

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
-from ray.tune.search import ConcurrencyLimiter, Searcher, SearchGenerator
+from ray.tune.search import ConcurrencyLimiter, SearchGenerator
 
 from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.saved_state import has_state, set_before
+from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
@@ -44,7 +45,7 @@ What ends in between runs again if the driver is killed then."""
 def fit(
     context: SweepContext,
     trainable: Any,
-    searcher: Searcher,
+    searcher: ArraySearcher,
     live: LiveSweep,
     *,
     max_concurrent: int,
@@ -84,7 +85,7 @@ def fit(
         verbose=0,
     )
     withhold_credentials()
-    with _adapted_tune(live, local=context.cluster.local):
+    with _adapted_tune(live, has_more=lambda: searcher.has_more, local=context.cluster.local):
         try:
             _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
         except RestoreFailed as failed:
@@ -123,7 +124,7 @@ class Generator(SearchGenerator):
     """Tune search generator that asks the searcher of an ended sweep again when the sweep is resumed: for more trials,
     or for failed ones."""
 
-    def __init__(self, searcher: Searcher, max_concurrent: int) -> None:
+    def __init__(self, searcher: ArraySearcher, max_concurrent: int) -> None:
         super().__init__(ConcurrencyLimiter(searcher, max_concurrent))  # without it Tune stages one trial at a time
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -146,14 +147,17 @@ class _UnknownMetric(tune.Stopper):
 
 
 @contextmanager
-def _adapted_tune(live: LiveSweep, *, local: bool) -> Iterator[None]:
-    """Let Tune, meanwhile, work as a sweep needs it. local: whether Ray is a local one."""
+def _adapted_tune(live: LiveSweep, *, has_more: Callable[[], bool], local: bool) -> Iterator[None]:
+    """Let Tune, meanwhile, work as a sweep needs it.
+
+    has_more: whether the search may give a further trial now. local: whether Ray is a local one.
+    """
     with (
         _silent_tune(),
         handlers_kept(signal.SIGUSR1),  # Tune sets its own and leaves it
         checkpoints_first(live),
         in_started_workers(local),
-        starting_workers_kept(),
+        starting_workers_kept(has_more),
         trainables_kept(),
         snapshots_for_ends(SNAPSHOT_S, SNAPSHOT_PART),
         whole_snapshots(),

@@ -45,7 +45,6 @@ Step = Callable[..., torch.Tensor]
 Shapes = tuple[tuple[str, torch.dtype, torch.Size], ...]
 """Name, number type and shape, without the width, of each input and each target of a batch."""
 
-
 MODEL = "model"
 """Name of the model in `_TrainingStep`."""
 OUTPUTS = ""
@@ -91,7 +90,7 @@ class Program:
         self.device = device
         self.model = model.to(device)
         self._step = _TrainingStep(experiment, self.model, hp)
-        self._metrics_are_fused: bool | None = None
+        self.metrics_are_fused: bool | None = None
         """Whether vmap computes metrics; None before the first evaluation."""
         self._evaluated_at_once = FIRST_AT_ONCE
         self._compiled: dict[tuple[int, int], Step] = {}
@@ -253,19 +252,19 @@ class Program:
         state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.optimizer_state)}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
         with self.context(), self._norms(), plain_attention(), streams:
-            if self._metrics_are_fused is not False:
+            if self.metrics_are_fused is not False:
                 before = tile.streams.state() if tile.streams else []
                 try:
-                    if self._metrics_are_fused:
+                    if self.metrics_are_fused:
                         return self._evaluated(state, inputs, targets, own=own)
                     with slow_loops() as slow_operators, self._sized():
                         values = self._evaluated(state, inputs, targets, own=own)
-                    self._metrics_are_fused = not slow_operators
+                    self.metrics_are_fused = not slow_operators
                     return values
                 except torch.OutOfMemoryError:
                     raise
                 except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
-                    self._metrics_are_fused = False
+                    self.metrics_are_fused = False
                     if tile.streams:
                         tile.streams.set_state(before)
                         tile.streams.expect(self._evaluation_draws)
@@ -313,7 +312,6 @@ class Program:
         self, width: int, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
     ) -> dict[str, torch.Tensor]:
         """Evaluate with metrics that vmap cannot map: outputs and loss of all members at once, metrics one by one."""
-
         form: Any = None
 
         def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, Any]:

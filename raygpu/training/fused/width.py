@@ -271,9 +271,18 @@ def measured(array: TorchArray, width: int) -> tuple[float, int]:
         array.wait()
         times.append(time.perf_counter() - started)
     steps.close()
-    array.trial_evaluation(min(width, array.program.evaluated_at_once or width))  # more do not take more memory
+    array.trial_evaluation(_num_evaluated(array, width))
     array.wait()
     return min(times), peak_bytes(array.device)
+
+
+def _num_evaluated(array: TorchArray, width: int) -> int:
+    """Return the number of members whose evaluation takes the memory of that of a tile of this width: those at once.
+
+    Batches of each member's own, and outputs for metrics of one member after the other, are those of all.
+    """
+    in_chunks = array.data.shared_validation and array.program.metrics_are_fused
+    return min(width, array.program.evaluated_at_once or width) if in_chunks else width
 
 
 def _nothing_compiled() -> bool:

@@ -328,6 +328,7 @@ class Workers:
         self._resetting_trials: set[Any] = set()
         self._staged_trials = set(waiting)
         self._resources_to_pending_trials = {"half": set(waiting)}
+        self._pending_trials_list = waiting
         self._actor_cache = _ObjectCache(may_keep_one=True)
         self._actor_cache.cache_object("half", "idle")
         self._actor_manager = SimpleNamespace(
@@ -359,23 +360,34 @@ class Waiting:
 
 def test_an_idle_worker_leaves_a_starting_one_alone() -> None:
     """Tune alone would end the one that starts: trials shorter than a start would never have two workers."""
-    starting, waiting = Waiting(), Waiting()
-    for others in ([], [waiting]):
+    starting, waiting, later = Waiting(), Waiting(), Waiting()
+    for others in ([], [waiting, later]):
         workers = Workers(live={"starting"}, waiting=[starting, *others])
         workers.give(starting, "starting")
         workers.give(waiting, "without resources")
-        with starting_workers_kept():
+        with starting_workers_kept(lambda: True):
             assert not workers.reuse(starting)
         assert workers._trial_to_actor[starting] == "starting"
-        assert workers.ended == ["without resources"] * len(others)
+        assert workers.ended == ["without resources"] * bool(others)
         assert workers._trial_to_actor[waiting] == ("idle" if others else "without resources")
     assert workers.reuse(starting) is False, "no idle worker is left"
+
+
+def test_the_last_trials_and_those_of_slow_starts_get_idle_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting = Waiting()
+    for has_more, long_s in ((False, 1000.0), (True, -1.0)):
+        monkeypatch.setattr(tune_private_api, "LONG_START_S", long_s)
+        workers = Workers(live={"starting"}, waiting=[starting])
+        workers.give(starting, "starting")
+        with starting_workers_kept(lambda has_more=has_more: has_more):  # type: ignore[misc]
+            assert workers.reuse(starting)
+        assert workers.ended == ["starting"]
 
 
 def test_an_idle_worker_goes_to_a_trial_without_one() -> None:
     new = Waiting()
     workers = Workers(live=set(), waiting=[new])
-    with starting_workers_kept():
+    with starting_workers_kept(lambda: True):
         assert workers.reuse(new)
         assert workers.reuse(new), "it is being given"
     assert workers._trial_to_actor[new] == "idle"
