@@ -18,7 +18,7 @@ import pytest
 from raygpu.engines.cluster.ray_environment import ON_LOOPBACK
 from raygpu.workflow import service_start
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WAIT_S = 120.0
 CODE = """
 import json, os, sys, time
@@ -148,7 +148,6 @@ def test_a_command_has_its_own_code_environment_and_folder_in_a_started_worker(p
     assert Path(second["folder"]).is_relative_to(project.folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", [("raygpu", "sweep"), ("raygpu.sweep",)])
 def test_a_waiting_process_becomes_the_command(by: tuple[str, ...], project: Project) -> None:
     until(lambda: bool(project.state()["standby"]))
@@ -162,7 +161,6 @@ def test_a_waiting_process_becomes_the_command(by: tuple[str, ...], project: Pro
     assert project.state()["free_gpus"] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("through", ["process", "standby"])
 def test_a_killed_command_leaves_nothing(project: Project, through: str) -> None:
     if through == "standby":
@@ -181,7 +179,6 @@ def test_a_killed_command_leaves_nothing(project: Project, through: str) -> None
     assert "workers were idle" in said
 
 
-@pytest.mark.slow
 def test_two_sweeps_share_it_and_a_third_waits(project: Project) -> None:
     half = project.sweep("half", "--cluster.max-gpus", "0.5", reports=60)
     until((project.folder / "told-half.json").exists)
@@ -198,7 +195,6 @@ def test_two_sweeps_share_it_and_a_third_waits(project: Project) -> None:
     assert "max_gpus" not in (project.folder / "runs" / "rest" / "config.toml").read_text()
 
 
-@pytest.mark.slow
 def test_a_command_that_cannot_use_it_says_so_and_runs(project: Project) -> None:
     code, said = ended(project.sweep("other", OMP_PROC_BIND="true"))
     assert code == 0, said
