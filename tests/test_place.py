@@ -74,6 +74,7 @@ def test_placements_by_turns(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "image/png;base64" in again._repr_html_()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("joined_ray")
 def test_a_placement_beyond_the_memory_of_a_device_fails_and_the_others_go_on(
     here: Path, capsys: pytest.CaptureFixture[str]

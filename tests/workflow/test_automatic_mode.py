@@ -172,6 +172,7 @@ def test_a_fraction_that_is_asked_for_is_kept_to(config: Any) -> None:
     assert "measure" not in shown, "nothing was left to be measured"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("long")
 def test_a_training_that_fails_is_no_reason_to_end_the_sweep(config: Any, ray_address: str) -> None:
     failing = {"experiment": "tests.fused_cases:Failing", "trials": 2, "cluster": {"address": ray_address}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,6 +207,27 @@ def test_a_profile_without_arrays_does_not_keep_a_short_sweep_from_them(
     found, due = measurer.kept(CARD)
     assert (due, found.prefers_arrays) == (False, False)
     assert found.reference is not None
+
+
+class FailingProbe:
+    """In place of SweepProbe: one training alone raises."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def measure(self, ways: Any, work: float, *, mps: bool) -> Any:
+        assert ways == ["process", "fused"]
+        return SimpleNamespace(points=[Point("process", 1, fault="ValueError: no metric today")], notes=[])
+
+
+def test_a_probe_whose_training_fails_ends_no_sweep_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trial shows its own fault."""
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.SweepProbe", FailingProbe)
+    measurer, cluster = measurer_of(8, 1, tmp_path), SimpleNamespace()
+    found = measurer.probe(cluster, CPU)  # type: ignore[arg-type]
+    assert found.source == "one training alone failed (ValueError: no metric today)"
+    assert (found.reference, found.own, [*measurer.store.all()]) == (None, {}, [])
 
 
 def test_a_look_has_at_most_the_time_budget_s_length(tmp_path: Path) -> None:
