@@ -84,6 +84,7 @@ def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
             sweep.run(sweep_config(experiment=f"tests.data_set_cases:{name}", **common, **more))
 
 
+@pytest.mark.slow
 def test_two_workers_read_what_one_reads(ray_address: str, tmp_path: Path) -> None:
     values = {"experiment": "tests.data_set_cases:Read", "hyperparameters": {"batch_size": 16}, "epochs": 2}
     off = {"tracking": {"enabled": False}}

@@ -197,6 +197,24 @@ class Noisy(Mlp):
         return dataset_splits(WithNoise(few()), few_samples(), num_workers=0)
 
 
+class Read(Mlp):
+    """Its samples are read while it trains."""
+
+    def data(self) -> Splits:
+        samples = few_samples()
+        return dataset_splits(samples, samples[:8], num_workers=0)
+
+
+def read(ranks: Ranks) -> list[torch.Tensor]:
+    parallel = ParallelSettings(20, ratios=(3.0, 2.0) if ranks.world > 1 else ())
+    return parameters(run(training(Read(), Read().data(), HP, parallel, ranks, dtype=torch.float64)))
+
+
+def test_two_ranks_read_what_one_reads() -> None:
+    alone = read(OneRank())
+    assert max(distance(own, alone) for own in on_ranks(2, read)) <= 1e-12
+
+
 class WithNoise:
     def __init__(self, splits: Splits) -> None:
         self.inputs, self.targets = np.asarray(splits.train_inputs), np.asarray(splits.train_targets)
