@@ -24,7 +24,7 @@ sweep: $(VENV)/installed-torch
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/installed-dev
-	$(PYTEST) -m "not slow and not gpu"
+	$(PYTEST) --hypothesis-profile quick -m "not slow and not gpu"
 
 # Only what failed the last time, one test after the other: other work on the machine can hold up a test for too long.
 test-failed: $(VENV)/installed-dev

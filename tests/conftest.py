@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is no fault of the code
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)  # of `make test`
 hypothesis.settings.load_profile("any machine")
 
 # Each of the processes that tests start would compile all modules again, a third of a worker's time, if it kept none.
