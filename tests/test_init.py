@@ -52,6 +52,7 @@ def test_an_empty_folder_is_told_of_it(
     assert "raygpu init writes examples into this folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")

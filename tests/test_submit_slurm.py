@@ -33,6 +33,7 @@ def project(tmp_path: Path, cluster: Slurm) -> Project:
     return Project(tmp_path, cluster)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_submitted_and_followed_to_its_end(project: Project) -> None:
     project.write(epochs=3)
     done = project.submit("sweep", "mine.toml", "--name", "one", "--slurm.time", "5")

@@ -241,6 +241,7 @@ def test_halving_stops_losers_at_its_rungs(sweep_config: Any) -> None:
     assert result.summary["best"]["epoch"] == 9
 
 
+@pytest.mark.slow
 def test_median_stops_what_stays_below_the_others(sweep_config: Any) -> None:
     config = sweep_config(
         experiment="tests.cases:ramp",
@@ -305,7 +306,7 @@ def test_workers_are_reused_and_every_checkpoint_can_be_kept(sweep_config: Any) 
     assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
 
 
-@pytest.mark.parametrize("generation", [3, None])
+@pytest.mark.parametrize("generation", [3, pytest.param(None, marks=pytest.mark.slow)])
 def test_optuna_goes_by_generations_or_trial_by_trial(sweep_config: Any, generation: int | None) -> None:
     config = sweep_config(
         experiment="tests.cases:quadratic",
@@ -334,6 +335,7 @@ def test_a_killed_worker_goes_on_from_its_checkpoint(sweep_config: Any, tmp_path
         assert steps == [1, 2, 3, 4, 5], "no epoch is lost and none is logged twice"
 
 
+@pytest.mark.slow
 def test_a_script_as_it_is_without_tracking(sweep_config: Any, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

@@ -29,6 +29,7 @@ def goes_on(folder: Path, **changes: str) -> dict[str, tuple[float, float]]:
     return trained(folder)
 
 
+@pytest.mark.slow
 def test_a_sampled_grid_that_goes_on_to_the_whole_one_trains_what_it_records(sweep_config: Any) -> None:
     config = sweep_config(
         experiment="tests.cases:ramp",

@@ -81,6 +81,7 @@ def test_a_classic_script_is_scored_by_its_text_and_its_best_files_are_kept(swee
     assert [file.path for file in client.list_artifacts(run_id, "best/files")] == ["best/files/mnist_cnn.pt"]
 
 
+@pytest.mark.slow
 def test_a_script_whose_text_is_not_read_ends_the_sweep_early_and_says_what_to_do(
     sweep_config: Any, project: Path
 ) -> None:

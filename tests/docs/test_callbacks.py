@@ -75,6 +75,7 @@ def test_each_epoch_is_reported(page: str, capsys: pytest.CaptureFixture[str]) -
     assert reports[-1][score] > max(reports[0][score], 0.7)
 
 
+@pytest.mark.slow
 def test_a_stopped_trial_goes_on(page: str) -> None:
     """3 epochs equal 2, a stop, and 1: a training begun anew would report 3 epochs and a lower score."""
     _, hp, _, score = PAGES[page]

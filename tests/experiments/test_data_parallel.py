@@ -80,6 +80,7 @@ def test_more_devices_than_gpus_are_refused_and_what_means_nothing_is_told() -> 
     assert any("torch.nn.DataParallel needs two GPUs" in line for line in left_out(Config(), 0))
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_one_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,8 @@ OWN: dict[str, dict[str, Any]] = {
     "llama": {"num_key_value_heads": 1},
 }
 """Options of a configuration beside or in place of those of BERT."""
+QUICK = ("bert", "convbert", "distilbert", "modernbert", "mpnet")
+"""Types that have an attention of their own; the code of most others is BERT's."""
 
 
 def config(kind: str) -> Any:
@@ -85,7 +87,9 @@ def test_texts_are_learnt_from_the_parameters_of_the_folder(texts: Path) -> None
     assert not torch.equal(new.state_dict()[name], kept.state_dict()[name])
 
 
-@pytest.mark.parametrize("kind", sorted(READY_MASKS))
+@pytest.mark.parametrize(
+    "kind", [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in READY_MASKS if kind not in QUICK)]
+)
 def test_a_ready_mask_hides_padding_as_the_model_s_own_does(kind: str, texts: Path) -> None:
     config(kind).save_pretrained(texts)
     model = Texts().model({"classes": 2, "pretrained": False}).eval()

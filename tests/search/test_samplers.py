@@ -15,6 +15,7 @@ from raygpu.search.samplers import DrawnTrials, OptunaSampler, sampler
 from raygpu.search.space import parse, random_trials
 from raygpu.search.trials import Trial
 
+SLOW = pytest.mark.slow
 SPACE = parse(
     {
         "x": {"uniform": [-2.0, 2.0]},
@@ -239,7 +240,7 @@ def test_every_sampler_repeats_itself_begins_with_the_starts_and_goes_on_after_a
     assert run(cloudpickle.loads(cloudpickle.dumps(search))) == whole[8:]
 
 
-@pytest.mark.parametrize(("algorithm", "known"), [("tpe", 16), ("gp", 12), ("cmaes", 16)])
+@pytest.mark.parametrize(("algorithm", "known"), [("tpe", 16), pytest.param("gp", 12, marks=SLOW), ("cmaes", 16)])
 def test_every_sampler_learns(algorithm: str, known: int) -> None:
     learned = run(search_of(algorithm))[known:]
     random = random_trials(SPACE, 24, seed=3)[known : known + len(learned)]
@@ -345,8 +346,8 @@ def test_the_earlier_name_of_tpe_stays() -> None:
     assert config.search.learns
 
 
-@pytest.mark.parametrize(("algorithm", "num_trials"), [("tpe", 64), ("gp", 18), ("nsgaii", 24)])
-def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
+@pytest.mark.parametrize(("algorithm", "number"), [("tpe", 64), pytest.param("gp", 18, marks=SLOW), ("nsgaii", 24)])
+def test_several_metrics_in_one_search(algorithm: str, number: int) -> None:
     """Near 0 the first metric is best, near 1 the second one; what lies outside is beaten in both."""
 
     def done(search: OptunaSampler) -> list[float]:
@@ -361,9 +362,9 @@ def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
         return found
 
     space = parse({"x": {"uniform": [-2.0, 2.0]}}, algorithm)
-    found = done(OptunaSampler(space, Generations.equal(num_trials, 8), 0, [True, False], algorithm=algorithm))
-    assert found == done(OptunaSampler(space, Generations.equal(num_trials, 8), 0, [True, False], algorithm=algorithm))
-    assert len(found) == num_trials
+    found = done(OptunaSampler(space, Generations.equal(number, 8), 0, [True, False], algorithm=algorithm))
+    assert found == done(OptunaSampler(space, Generations.equal(number, 8), 0, [True, False], algorithm=algorithm))
+    assert len(found) == number
     if algorithm == "tpe":  # chance puts three in ten there
         assert sum(-0.1 <= x <= 1.1 for x in found[-16:]) > 10
 

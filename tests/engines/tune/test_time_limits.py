@@ -126,6 +126,7 @@ def _clock(now: list[float]) -> Any:
     return made
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_to_more_trials(sweep_config: Any) -> None:
     values: dict[str, Any] = {
         "experiment": "tests.cases:quadratic",
