@@ -35,7 +35,8 @@ CONFLICT = Answer(409, "busy\n", "text/plain")
 class Proxy:
     """A proxy on loopback. While `answer` is set, no request reaches the server."""
 
-    def __init__(self, server_uri: str) -> None:
+    def __init__(self, server_uri: str, port: int = 0) -> None:
+        """port: its own; 0 for a free one."""
         self.answer: Answer | None = None
         self.path = "/"
         """Start of the paths that it answers."""
@@ -76,9 +77,10 @@ class Proxy:
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._http.daemon_threads = True
-        self.uri = f"http://127.0.0.1:{self._http.server_port}"
+        self.port = self._http.server_port
+        self.uri = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
@@ -87,8 +89,8 @@ class Proxy:
 
 
 @contextmanager
-def proxied(server_uri: str) -> Iterator[Proxy]:
-    proxy = Proxy(server_uri)
+def proxied(server_uri: str, port: int = 0) -> Iterator[Proxy]:
+    proxy = Proxy(server_uri, port)
     try:
         yield proxy
     finally:

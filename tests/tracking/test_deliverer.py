@@ -25,6 +25,8 @@ from raygpu.tracking.writer import CpuLimit, Writer
 from tests.tracking.services import children, epoch, eventually, losses, trial
 
 NUM_TRIALS = 24
+FEW, CROWD = 12, 4
+"""Runs that wait beside other processes, and how many are a crowd there."""
 CALLS = ("create_run", "log_batch", "set_terminated", "update_run", "get_run", "search_runs", "set_tag", "log_text")
 STATEMENTS = 21
 """Largest number of SQL statements for a run, without its connections' settings: 5 to begin it, 11 for its parameters,
@@ -198,6 +200,7 @@ def put_whole(pending: Pending, num_trials: int) -> None:
 def awaited(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> list[StoreProcess]:
     """Processes that were started: this one writes no further run before the first of them is ready."""
     monkeypatch.setattr(deliverer, "HELP_S", 0.0)
+    monkeypatch.setattr(deliverer, "CROWD", CROWD)
     started: list[StoreProcess] = []
     create = tree.mlflow.create_run
 
@@ -216,7 +219,7 @@ def awaited(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> list[StoreProcess
 
 
 def test_another_process_writes_to_a_file_where_many_runs_wait(tree: RunTree, awaited: list[StoreProcess]) -> None:
-    pending, num_trials = Pending(), 60
+    pending, num_trials = Pending(), FEW
     put_whole(pending, num_trials)
     turns = deliverer_of(tree, pending, cpus=2.0)
     turn = turns.turn(closing=True)
@@ -235,7 +238,7 @@ def test_another_process_writes_to_a_file_where_many_runs_wait(tree: RunTree, aw
 def test_a_process_that_dies_loses_no_run(
     tree: RunTree, awaited: list[StoreProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pending, num_trials = Pending(), 60
+    pending, num_trials = Pending(), FEW
     put_whole(pending, num_trials)
     turns = deliverer_of(tree, pending, cpus=2.0)
     log = RunTree.log
@@ -256,7 +259,7 @@ def test_a_process_that_dies_loses_no_run(
     assert len(children(tree)) == num_trials
 
 
-@pytest.mark.parametrize(("num_trials", "cpus"), [(60, 1.0), (deliverer.CROWD - 1, 4.0)])
+@pytest.mark.parametrize(("num_trials", "cpus"), [(FEW, 1.0), (CROWD - 1, 4.0)])
 def test_no_other_process_writes_where_runs_or_cpus_are_few(
     tree: RunTree, awaited: list[StoreProcess], num_trials: int, cpus: float
 ) -> None:
@@ -271,8 +274,8 @@ def test_a_file_without_a_log_has_one_writer(
 ) -> None:
     monkeypatch.setattr("raygpu.tracking.sqlite_file.has_log", lambda path: False)
     pending = Pending()
-    put_whole(pending, 60)
-    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True).delivered == 60
+    put_whole(pending, FEW)
+    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True).delivered == FEW
     assert not awaited
 
 
@@ -287,8 +290,8 @@ def test_a_process_that_cannot_start_is_asked_for_once(
 
     monkeypatch.setattr(deliverer, "StoreProcess", failing)
     pending = Pending()
-    put_whole(pending, 40)
-    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True) == deliverer.DeliveryTurn(40, False, ANY)
+    put_whole(pending, FEW)
+    assert deliverer_of(tree, pending, cpus=4.0).turn(closing=True) == deliverer.DeliveryTurn(FEW, False, ANY)
     assert asked == [tree.uri]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,30 @@ from tests.tracking.services import children, end_trial, epoch, eventually, log_
 START_S = 60.0
 
 
+@contextmanager
+def started(tree: RunTree) -> Iterator[StoreProcess]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [Path("/nowhere"), *sys.path])  # as notebooks do, though Python takes text alone
+        found = StoreProcess(tree.uri)
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def process(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
-    monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path])  # as notebooks do, though Python takes text alone
-    started = StoreProcess(tree.uri)
-    yield started
-    started.close()
+def process(tree: RunTree) -> Iterator[StoreProcess]:
+    with started(tree) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def staying(
+    new_store: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunTree, StoreProcess]]:
+    """A tree and a process for it that stay for the next test: a start takes seconds."""
+    tree = RunTree.open(new_store(tmp_path_factory.mktemp("staying")), "digits")
+    tree.start_run("sweep", {}, {})
+    with started(tree) as found:
+        yield tree, found
 
 
 def other(tree: RunTree, process: StoreProcess) -> RunTree:
@@ -58,7 +77,8 @@ def content(tree: RunTree, run: Any) -> dict[str, Any]:
     }
 
 
-def test_another_process_writes_a_trial_s_run_as_this_one_does(tree: RunTree, process: StoreProcess) -> None:
+def test_another_process_writes_a_trial_s_run_as_this_one_does(staying: tuple[RunTree, StoreProcess]) -> None:
+    tree, process = staying
     for number, writing in enumerate((tree, other(tree, process))):
         trial = of_repeat(number)
         start_trial(writing, trial)
@@ -74,8 +94,9 @@ def test_another_process_writes_a_trial_s_run_as_this_one_does(tree: RunTree, pr
     assert process.cpu_s > 0
 
 
-def test_what_the_store_refuses_another_process_is_refused(tree: RunTree, process: StoreProcess) -> None:
-    run_id = start_trial(tree, of_repeat(0))
+def test_what_the_store_refuses_another_process_is_refused(staying: tuple[RunTree, StoreProcess]) -> None:
+    tree, process = staying
+    run_id = start_trial(tree, of_repeat(2))
     written = other(tree, process)
     written.log(run_id, params={"lr": 0.1})
     with pytest.raises(Refused, match="Changing param values"):
@@ -83,8 +104,8 @@ def test_what_the_store_refuses_another_process_is_refused(tree: RunTree, proces
     tree.mlflow.delete_run(run_id)
     with pytest.raises(Refused):
         written.log(run_id, [MetricValue("loss", 0.5, 1, 1)])
-    written.forget_trial("t0000")  # deleted already
-    assert "t0000" not in tree.children
+    written.forget_trial("t0002")  # deleted already
+    assert "t0002" not in tree.children
     assert not process.is_lost
 
 
@@ -107,7 +128,8 @@ def test_a_process_that_cannot_open_the_store_takes_no_calls(tmp_path: Path) -> 
     process.close()
 
 
-def test_the_store_s_address_is_not_among_the_process_arguments(tree: RunTree, process: StoreProcess) -> None:
+def test_the_store_s_address_is_not_among_the_process_arguments(staying: tuple[RunTree, StoreProcess]) -> None:
+    _, process = staying
     assert "mlflow.db" not in Path(f"/proc/{process.pid}/cmdline").read_text()
 
 

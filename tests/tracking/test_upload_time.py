@@ -31,7 +31,7 @@ def test_an_upload_lasts_longer_than_another_request(
         tree = RunTree.open(proxy.uri, "slow")
         tree.patience_s = 0
         run_id = tree.start_run("slow", {}, {})
-        proxy.upload_s = 2.0
+        proxy.upload_s = 1.2
         tree.log_artifact(run_id, tmp_path / "checkpoint", "checkpoint")
         tree.log_artifact(run_id, tmp_path / "checkpoint" / "model.pt")
         tree.log_text(run_id, "Traceback", "error.txt")

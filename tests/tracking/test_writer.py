@@ -16,6 +16,7 @@ from raygpu.tracking.journal import load
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.writer import Writer
+from tests.tracking.proxy import proxied
 from tests.tracking.services import (
     Server,
     children,
@@ -168,7 +169,7 @@ def test_an_unexpected_fault_is_noted_and_ends_nothing(
     assert writer.faults == ["MLflow refused: tracking: a write was dropped: ZeroDivisionError: ours"]
 
 
-def slowly(tree: RunTree, monkeypatch: pytest.MonkeyPatch, clock_s: float, real_s: float = 0.3) -> None:
+def slowly(tree: RunTree, monkeypatch: pytest.MonkeyPatch, clock_s: float, real_s: float = 0.05) -> None:
     """Each call that writes metrics takes that long: by the writer's clock, which moves in these calls alone, and in
     fact."""
     send, now = tree.mlflow.log_batch, [1000.0]
@@ -246,7 +247,7 @@ def test_a_locked_file_is_given_up_and_delivered_by_the_next_writer(
 def test_ctrl_c_ends_the_waiting_and_loses_nothing(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slowly(tree, monkeypatch, 40.0, real_s=2.0)
+    slowly(tree, monkeypatch, 40.0, real_s=1.0)
 
     def pressed(line: str) -> None:
         raise KeyboardInterrupt
@@ -337,36 +338,34 @@ def test_a_lost_answer_makes_no_second_run(tree: RunTree, tmp_path: Path, monkey
 
 
 def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_path: Path) -> None:
+    """While it is lost, nobody listens at its port."""
     spool = tmp_path / "run" / "spool.jsonl"
-    tree = RunTree.open(server.uri, "lost")
-    parent = tree.start_run("sweep", {}, {})
-    writer = Writer(tree, spool, interval_s=0.1)
-    writer.begin(trial(0))
-    writer.epochs("t0000", [epoch(1, 1.0)])
-    eventually(lambda: writer.waiting == 0)
-    server.end()
-    try:
-        writer.epochs("t0000", [epoch(2, 2.0)])
-        writer.end(TrialRecord(trial(0), "finished"))
-        writer.begin(trial(1, lr=0.5))
-        writer.epochs("t0001", [epoch(1, 1.5)])
-        writer.run_metrics(9, {"gpu/0/samples_per_s": 5.0})
-        given_ms = time.time() * 1000
-        assert writer.close(3) == 5
-        assert Writer(tree, spool, interval_s=0.1).close(1) == 5
-        assert len(load(spool)[0]) == 5
-    finally:
-        server.start()
-    server.wait()
-    again = RunTree.open(server.uri, "lost")
-    again.resume_run(parent)
-    assert Writer(again, spool, interval_s=0.1).close(120) == 0
-    assert not spool.exists()
-    assert Writer(again, spool).num_earlier == 0
-    runs = children(again)
-    assert losses(again, runs["t0000"]) == [(1, 1.0), (2, 2.0)]
-    assert runs["t0000"].info.status == "FINISHED"
-    assert runs["t0000"].info.end_time <= given_ms
-    assert losses(again, runs["t0001"]) == [(1, 1.5)]
-    assert runs["t0001"].data.params == {"lr": "0.5"}
-    assert [p.step for p in again.mlflow.get_metric_history(parent, "gpu/0/samples_per_s")] == [9]
+    with proxied(server.uri) as proxy:
+        tree = RunTree.open(proxy.uri, "lost")
+        parent = tree.start_run("sweep", {}, {})
+        writer = Writer(tree, spool, interval_s=0.1)
+        writer.begin(trial(0))
+        writer.epochs("t0000", [epoch(1, 1.0)])
+        eventually(lambda: writer.waiting == 0)
+    writer.epochs("t0000", [epoch(2, 2.0)])
+    writer.end(TrialRecord(trial(0), "finished"))
+    writer.begin(trial(1, lr=0.5))
+    writer.epochs("t0001", [epoch(1, 1.5)])
+    writer.run_metrics(9, {"gpu/0/samples_per_s": 5.0})
+    given_ms = time.time() * 1000
+    assert writer.close(1) == 5
+    assert Writer(tree, spool, interval_s=0.1).close(0.5) == 5
+    assert len(load(spool)[0]) == 5
+    with proxied(server.uri, proxy.port):
+        again = RunTree.open(proxy.uri, "lost")
+        again.resume_run(parent)
+        assert Writer(again, spool, interval_s=0.1).close(120) == 0
+        assert not spool.exists()
+        assert Writer(again, spool).num_earlier == 0
+        runs = children(again)
+        assert losses(again, runs["t0000"]) == [(1, 1.0), (2, 2.0)]
+        assert runs["t0000"].info.status == "FINISHED"
+        assert runs["t0000"].info.end_time <= given_ms
+        assert losses(again, runs["t0001"]) == [(1, 1.5)]
+        assert runs["t0001"].data.params == {"lr": "0.5"}
+        assert [p.step for p in again.mlflow.get_metric_history(parent, "gpu/0/samples_per_s")] == [9]
