@@ -128,6 +128,13 @@ class AddedMean(Plain):
     layers = adding(lambda keras, squares: keras.ops.mean(squares))
 
 
+class Exact(Plain):
+    """All that parts of a batch have as the whole one: what Plain has, an added mean, and noise."""
+
+    def layers(self, keras: Any) -> list[Any]:
+        return [layer for kind in (Plain, AddedMean, Noisy) for layer in kind.layers(self, keras)]
+
+
 class AddedSum(Plain):
     layers = adding(lambda keras, squares: keras.ops.sum(squares))
 
@@ -197,13 +204,21 @@ def lines(code: Any, **values: Any) -> tuple[str, ...]:
         (Padded(), "collate_fn makes a sample of others of its batch too, or fills it up"),
     ],
 )
-@pytest.mark.parametrize("values", [{}, {"accumulate": 2}], ids=["devices", "parts"])
+@pytest.mark.parametrize(
+    "values", [{}, pytest.param({"accumulate": 2}, marks=pytest.mark.slow)], ids=["devices", "parts"]
+)
 def test_what_parts_change_is_told(code: Any, words: str, values: dict[str, Any]) -> None:
     (line,) = lines(code, **values)
     assert words in line
 
 
-@pytest.mark.parametrize("code", [Plain(), AddedMean(), Noisy(), HardAsMean()])
+def test_what_parts_of_one_device_change_is_told() -> None:
+    for code, words in ((Centred(), "the gradient of a batch is not the mean"), (Padded(), "or fills it up")):
+        (line,) = lines(code, accumulate=2)
+        assert words in line
+
+
+@pytest.mark.parametrize("code", [Exact(), HardAsMean()])
 def test_what_parts_do_not_change_is_not(code: Any) -> None:
     assert lines(code) == ()
 
