@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +13,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.fused.dry_run import names_read
 from raygpu.training.modes import torch_modes_kept
 from tests.contracts.zoo.entry import Vectors, mlp
+from tests.forks import faults_in_forks
 
 SETTERS: dict[str, Callable[[], Any]] = {
     "dtype": lambda: torch.set_default_dtype(torch.float64),
@@ -61,7 +60,6 @@ def test_modes_are_restored(name: str) -> None:
 
 
 GENERAL_PRECISION = """
-import torch
 from raygpu.training.modes import PRECISIONS, all_modes, read_modes, set_modes
 before = read_modes(all_modes())
 assert set(PRECISIONS) <= before.keys()
@@ -73,21 +71,27 @@ torch.backends.fp32_precision = "ieee"
 for name in PRECISIONS:
     assert read_modes(all_modes())[name] == "ieee", name
 """
+SETTINGS = [
+    "",
+    "torch.backends.cudnn.fp32_precision = 'ieee'",
+    "torch.backends.fp32_precision = 'ieee'",
+    "torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
+    "torch.set_float32_matmul_precision('medium')",
+]
+FRESH = """
+from raygpu.training.modes import all_modes, defaults, read_modes
+modes = read_modes(all_modes())
+assert {name: modes[name] for name in defaults() if name in modes} == {
+    name: value for name, value in defaults().items() if name in modes
+}
+assert len(set(defaults()) - set(modes)) == 1, "of Keras, which is not imported"
+"""
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "",
-        "torch.backends.cudnn.fp32_precision = 'ieee'",
-        "torch.backends.fp32_precision = 'ieee'",
-        "torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
-        "torch.set_float32_matmul_precision('medium')",
-    ],
-)
-def test_restored_precisions_still_follow_the_general_one(setting: str) -> None:
-    """In a process of its own: a convolution's precision that an earlier test has set follows none."""
-    subprocess.run([sys.executable, "-c", GENERAL_PRECISION.format(setting=setting)], check=True)
+def test_the_defaults_are_those_of_a_fresh_process_and_restored_precisions_follow_the_general_one() -> None:
+    """In processes of their own: a convolution's precision that an earlier test has set follows none."""
+    general = {setting or "none": GENERAL_PRECISION.format(setting=setting) for setting in SETTINGS}
+    assert faults_in_forks("import torch", {"fresh": FRESH, **general}) == []
 
 
 class Double(Vectors, base=True):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from raygpu.training.base import Settings
 from raygpu.training.callable.function import FunctionTraining
 from raygpu.training.modes import torch_modes_kept
 from raygpu.training.worker_modes import WorkerModes
+from tests.forks import faults_in_forks
 from tests.training.test_modes import modes
 
 
@@ -54,26 +53,13 @@ def test_a_trial_does_not_find_what_another_trial_has_set(tmp_path: Path, monkey
     assert (os.environ["EARLIER"], os.environ.pop("BY_TRIAL")) == ("1", "1")
 
 
-FRESH = """
-import torch
-from raygpu.training.modes import all_modes, defaults, read_modes
-modes = read_modes(all_modes())
-assert {name: modes[name] for name in defaults() if name in modes} == {
-    name: value for name, value in defaults().items() if name in modes
-}
-assert len(set(defaults()) - set(modes)) == 1, "of Keras, which is not imported"
-"""
-
-
-def test_the_defaults_are_those_of_a_fresh_process() -> None:
-    subprocess.run([sys.executable, "-c", FRESH], check=True)
-
-
-IMPORTED_LATER = """
+NOTED_BEFORE_THE_IMPORT = """
 from raygpu.training.worker_modes import WorkerModes
 modes = WorkerModes()
 modes.note()
 import torch, keras
+"""
+IMPORTED_LATER = """
 modes.restore()
 before = torch.get_float32_matmul_precision(), torch.get_default_dtype()
 torch.set_float32_matmul_precision("high")
@@ -84,15 +70,7 @@ modes.restore()
 assert before == (torch.get_float32_matmul_precision(), torch.get_default_dtype())
 assert not torch.backends.cudnn.benchmark and keras.layers.Dense(1).compute_dtype == "float32"
 """
-
-
-def test_modes_of_what_a_trial_imports_are_restored_too() -> None:
-    subprocess.run([sys.executable, "-c", IMPORTED_LATER], env=os.environ | {"KERAS_BACKEND": "torch"}, check=True)
-
-
 SET_FLOATX = """
-import keras
-from raygpu.training.worker_modes import WorkerModes
 modes = WorkerModes()
 modes.note()
 modes.restore()
@@ -104,5 +82,6 @@ assert keras.layers.Dense(1).dtype == "float64", "the first trial's policy is go
 """
 
 
-def test_a_trial_may_set_the_type_of_kerass_layers() -> None:
-    subprocess.run([sys.executable, "-c", SET_FLOATX], env=os.environ | {"KERAS_BACKEND": "torch"}, check=True)
+def test_modes_of_what_a_trial_imports_are_restored_and_it_may_set_the_type_of_kerass_layers() -> None:
+    pieces = {"imported later": IMPORTED_LATER, "the type of layers": SET_FLOATX}
+    assert faults_in_forks(NOTED_BEFORE_THE_IMPORT, pieces, os.environ | {"KERAS_BACKEND": "torch"}) == []
