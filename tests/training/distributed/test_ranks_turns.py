@@ -19,7 +19,7 @@ from tests.training.fused.alike import EXACT, difference
 from tests.training.torch.test_several_optimizers import Critic, Freezing, Gan, Toggling, discriminator_loss, noise
 
 HP = {"lr": 0.01}
-KINDS = [(Gan, {}), (Gan, {"clip_norm": 0.05}), (Critic, {"ema_decay": 0.9}), (Freezing, {})]
+KINDS = [(Gan, {"clip_norm": 0.05}), (Critic, {"ema_decay": 0.9}), (Freezing, {})]
 
 
 def made(kind: type[Gan], ranks: Ranks, hp: Mapping[str, Any], **options: Any) -> TorchParallel:

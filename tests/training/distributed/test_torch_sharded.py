@@ -86,6 +86,10 @@ def test_all_cases(world: int, variant: str) -> None:
     compare(world, parallel, list(ALIKE), [variant])
 
 
+SIBLINGS = ("BlockPenalty", "FreezesBlock", "FreezesAfter", "UnfreezesOwn")
+"""Experiments that are refused as another one is, at another place."""
+
+
 def refused(ranks: Any, name: str) -> str:
     experiment = REFUSED[name][0]()
     try:
@@ -95,7 +99,9 @@ def refused(ranks: Any, name: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SIBLINGS else name for name in REFUSED]
+)
 def test_what_would_be_wrong_is_refused(name: str) -> None:
     for line in on_ranks(2, refused, name):
         assert re.search(REFUSED[name][1], line)

@@ -25,6 +25,9 @@ from tests.training.distributed.parallel_cases import CASES, Plain
 from tests.training.fused.alike import parameters
 
 HP: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 32}
+FURTHER = ("Masked", "Tied", "Sparse")
+"""Cases of which `make test` has a clipped norm and another optimizer, too: steps after the gradient are the same for
+all."""
 HERE = Source("torch", "here:Experiment", str(Path.cwd()))
 
 
@@ -37,8 +40,15 @@ def trained(kind: type[Plain], hp: Mapping[str, Any]) -> tuple[dict[str, torch.T
     return parameters(solo.model), losses
 
 
-@pytest.mark.parametrize("more", [{}, {"clip_norm": 0.05}, {"optimizer": "adamw", "ema_decay": 0.9}], ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        pytest.param(name, more, marks=pytest.mark.slow if more and name not in FURTHER else ())
+        for name in CASES
+        for more in ({}, {"clip_norm": 0.05}, {"optimizer": "adamw", "ema_decay": 0.9})
+    ],
+    ids=str,
+)
 def test_parts_have_the_gradient_of_the_whole_batch(name: str, more: dict[str, Any]) -> None:
     """Three batches of 32, 32 and 26 samples, in parts of 12 at most: 11, 11, 10 and 9, 9, 8."""
     wanted, losses = trained(CASES[name], HP | more)

@@ -142,10 +142,6 @@ class Towers(TorchExperiment):
         return {}
 
 
-Schedule = Literal["gpipe", "1f1b"]
-PASSES = pytest.mark.skipif(not pipeline_cut.PASSES_INTEGERS, reason="torch before 2.13 passes no integers")
-
-
 def trial(**hp: Any) -> Trial:
     return Trial("t0000", 3, {"batch_size": 16, "lr": 0.1, "momentum": 0.9} | hp)
 
@@ -189,26 +185,37 @@ def require_equal(told: list[Any], losses: list[float], parameters: dict[str, np
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+BY_BOTH: list[Any] = [
+    (Small(), ("2", "4"), 5),
+    (Cnn(), ("second", "third"), 4),  # the first maps are read by both of the later stages
+    (Frozen(), ("1",), 4),  # nothing to train in the first stage
+]
+BY_ONE: list[Any] = [
+    (Small(), ("2",), 4),
+    (Small(), ("2",), 13),
+    (Cnn(), ("third",), 4),
+    (Gated(), ("second", "third"), 4),
+    (Frozen(), ("2", "4"), 4),
+    (Small(), ("1", "2"), 4),  # no parameters in the second stage
+    (Towers(), ("item_tower",), 4),
+    (Towers(), ("item_tower", "join"), 4),
+]
+"""Of these, `make test` has one schedule alone."""
+
+
 @pytest.mark.parametrize(
-    ("experiment", "stages", "micro_batches"),
+    ("experiment", "stages", "micro_batches", "schedule"),
     [
-        (Small(), ("2",), 4),
-        (Small(), ("2", "4"), 5),
-        (Small(), ("2",), 13),
-        (Cnn(), ("third",), 4),
-        (Cnn(), ("second", "third"), 4),  # the first maps are read by both of the later stages
-        (Gated(), ("second", "third"), 4),
-        (Frozen(), ("1",), 4),  # nothing to train in the first stage
-        (Frozen(), ("2", "4"), 4),
-        (Small(), ("1", "2"), 4),  # no parameters in the second stage
-        pytest.param(Towers(), ("item_tower",), 4, marks=PASSES),
-        pytest.param(Towers(), ("item_tower", "join"), 4, marks=PASSES),
+        *((*case, schedule) for case in BY_BOTH for schedule in ("gpipe", "1f1b")),
+        *((*case, "gpipe") for case in BY_ONE),
+        *(pytest.param(*case, "1f1b", marks=pytest.mark.slow) for case in BY_ONE),
     ],
 )
 def test_a_pipeline_trains_as_one_device(
-    experiment: Any, stages: tuple[str, ...], micro_batches: int, schedule: Schedule
+    experiment: Any, stages: tuple[str, ...], micro_batches: int, schedule: Literal["gpipe", "1f1b"]
 ) -> None:
+    if isinstance(experiment, Towers) and not pipeline_cut.PASSES_INTEGERS:
+        pytest.skip("torch before 2.13 passes no integers")
     pipeline = PipelineSettings(stages, micro_batches, schedule)
     require_equal(on_ranks(len(stages) + 1, piped, experiment, {}, pipeline), *alone(experiment))
 
