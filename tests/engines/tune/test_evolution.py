@@ -135,7 +135,13 @@ def model_of(array: Any, trial: Trial) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("optimizer", "model"),
-    [("sgd", "mlp"), ("sgd", "resnet"), ("adam", "mlp"), ("taken", "mlp"), ("taken", "resnet")],
+    [
+        ("sgd", "mlp"),
+        pytest.param("sgd", "resnet", marks=pytest.mark.slow),
+        ("adam", "mlp"),
+        ("taken", "mlp"),
+        ("taken", "resnet"),
+    ],
 )
 def test_members_of_one_array_equal_those_of_several_and_trainings_alone(
     optimizer: str, model: str, tmp_path: Path
@@ -188,8 +194,14 @@ class Worker(ArraySequence):
         return array
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("epoch", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("epoch", "fused"),
+    [
+        *((epoch, True) for epoch in (2, 3, 4)),
+        (3, False),
+        *(pytest.param(epoch, False, marks=pytest.mark.slow) for epoch in (2, 4)),
+    ],
+)
 def test_a_worker_that_goes_on_from_a_checkpoint_changes_nothing(fused: bool, epoch: int, tmp_path: Path) -> None:
     """Also from one that it saved while it waited for a decision, and after later decisions were made; and that of a
     trial that began without a momentum and took one over."""

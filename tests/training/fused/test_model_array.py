@@ -40,7 +40,16 @@ from tests.training.fused.alike import (
 )
 
 
-@pytest.mark.parametrize("width", [None, 2])
+def in_turns(*values: Any) -> list[Any]:
+    """The models with both of two values; `make test` has one of them for each model."""
+    return [
+        pytest.param(name, value, marks=pytest.mark.slow if (place + turn) % 2 else ())
+        for place, name in enumerate(MODELS)
+        for turn, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(("model_name", "width"), in_turns(None, 2))
 def test_members_equal_trainings_alone(model_name: str, width: int | None) -> None:
     kind, shape = MODELS[model_name]
     trials = members(shape, SGD)
@@ -67,7 +76,7 @@ def test_members_of_adam_equal_trainings_alone(name: str, optimizer: str) -> Non
         assert member_difference(array, trial, parameters(training.model)) <= EXACT
 
 
-@pytest.mark.parametrize("width", [None, 2])
+@pytest.mark.parametrize(("model_name", "width"), in_turns(2, None))
 def test_those_left_after_a_drop_equal_trainings_alone(model_name: str, width: int | None) -> None:
     kind, shape = MODELS[model_name]
     trials = members(shape, SGD)
@@ -84,7 +93,7 @@ def test_those_left_after_a_drop_equal_trainings_alone(model_name: str, width: i
     assert_members_equal(array, [trials[2], trials[4]], [alone[2], alone[4]])
 
 
-@pytest.mark.parametrize("dropped", [(), ("t0000", "t0003")])
+@pytest.mark.parametrize(("model_name", "dropped"), in_turns((), ("t0000", "t0003")))
 def test_going_on_in_a_new_array_changes_nothing(model_name: str, dropped: Collection[str], tmp_path: Path) -> None:
     kind, shape = MODELS[model_name]
     trials = members(shape, SGD)
@@ -143,7 +152,7 @@ def test_five_epochs_of_the_mlp_in_float32(optimizer: str, own: list[dict[str, A
         assert member_difference(array, trial, parameters(training.model)) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet"])
+@pytest.mark.parametrize("name", ["cnn", pytest.param("resnet", marks=pytest.mark.slow)])
 def test_batchnorm_in_float32_differs_as_rounding_does(name: str) -> None:
     """Rounding grows from step to step in these models: an array is as far from a training alone as that training is
     from itself with the last bits of its initial parameters changed. They are changed at random, and twice, so that an
@@ -194,8 +203,15 @@ def test_bf16_is_as_rough_as_it_is_alone(name: str) -> None:
         assert member_difference(array, trial, parameters(exact.model)) > 1e-5
 
 
-@pytest.mark.parametrize("dropped", [False, True])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(
+    ("optimizer", "dropped"),
+    [
+        ("sgd", True),
+        ("adamw", False),
+        pytest.param("sgd", False, marks=pytest.mark.slow),
+        pytest.param("adamw", True, marks=pytest.mark.slow),
+    ],
+)
 def test_divergence_leaves_neighbours_alone_to_the_bit(model_name: str, optimizer: str, dropped: bool) -> None:
     kind, shape = MODELS[model_name]
     experiment = kind()
@@ -307,7 +323,7 @@ def tiny_trials(optimizer: str, count: int) -> list[Trial]:
     return members({}, [own[i % len(own)] for i in range(count)], optimizer=optimizer, batch_size=16)
 
 
-@examples(max_examples=15, deadline=None)
+@examples(max_examples=6, deadline=None)
 @given(
     width=st.integers(1, 9),
     dropped_after=st.lists(st.integers(0, 3), min_size=1, max_size=8),
