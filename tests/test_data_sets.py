@@ -70,7 +70,10 @@ def test_rows_of_ray_data_are_swept_and_trained_on(sweep_config: Any, ray_addres
     assert trained.summary["model"]["uri"]
 
 
-def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
+def test_what_data_sets_do_not_allow_is_one_line(
+    sweep_config: Any, no_ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.sweep.ray_starting", no_ray)
     common = {"metric": "accuracy", "epochs": 2, "space": {"lr": 0.1}}
     with pytest.raises(BadInput, match="folds: read 2; folds are cut from arrays"):
         sweep.run(sweep_config(experiment="tests.data_set_cases:Read", folds=2, **common))

@@ -51,21 +51,18 @@ def test_each_node_answers_with_the_driver_s_raygpu_and_takes_nothing(ray_addres
         time.sleep(0.2)
 
 
-def test_a_fault_on_a_node_is_its_answer(ray_address: str) -> None:
-    def failing(visible: str | None) -> None:
+def test_a_fault_on_a_node_is_its_answer_and_one_that_is_slow_is_asked_once(ray_address: str) -> None:
+    def failing(visible: str | None) -> str:
         raise BadInput("CUDA_VISIBLE_DEVICES: read 'x'")
 
-    with NodeCalls(ray_address, failing, "--address") as calls:
-        (answer,) = calls.ask(WAIT_S)
-    assert (answer.answer, answer.fault) == (None, "BadInput: CUDA_VISIBLE_DEVICES: read 'x'")
-
-
-def test_a_node_that_is_slow_is_asked_once(ray_address: str) -> None:
     def slow(visible: str | None) -> str:
         time.sleep(1.0)
         return "at last"
 
-    with NodeCalls(ray_address, slow, "--address") as calls:
+    with NodeCalls(ray_address, failing, "--address") as calls:
+        (answer,) = calls.ask(WAIT_S)
+        assert (answer.answer, answer.fault) == (None, "BadInput: CUDA_VISIBLE_DEVICES: read 'x'")
+        calls._function = slow
         (answer,) = calls.ask(0.1)
         assert answer.pending
         assert answer.fault is not None

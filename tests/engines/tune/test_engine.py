@@ -67,10 +67,16 @@ def config(sweep_config: Any) -> Any:
     return make
 
 
-def test_fused_and_process_mode_give_the_same(config: Any) -> None:
+def test_fused_and_process_mode_give_the_same_and_every_member_has_its_run_and_the_best_its_model(
+    config: Any, tmp_path: Path
+) -> None:
     space = {**SPACE, "lr": {"choice": [0.05, 0.2, 1e30]}, "batch_size": {"choice": [16, 32]}}
-    alone, _ = run(config("process", space=space, trials=10))
-    fused, shown = run(config("fused", space=space, trials=10))
+    settings = config("process", space=space, trials=10, name="look.0")
+    alone, _ = run(settings)
+    assert "look_0" in (names := actors_of(settings)), "as the dashboard calls a sweep's workers"
+    assert "ResourceTrainable" not in names
+    settings = config("fused", space=space, trials=10, tracking={"uri": f"sqlite:///{tmp_path}/mlflow.db"})
+    fused, shown = run(settings)
     assert fused.summary["mode"] == "fused"
     assert "go on in smaller parts" not in shown, "no array may fail"
     assert "with batch_size=16 hidden=16" in shown
@@ -87,16 +93,45 @@ def test_fused_and_process_mode_give_the_same(config: Any) -> None:
         assert spent.get("setup", 0.0) + spent.get("imports", 0.0) > 0, "the imports of a worker, at least"
         assert "program" not in spent
         assert list(result.summary["stages_s"])[-4:] == ["trials", "ray_end", "files", "delivery"]
+    require_runs(fused, MlflowClient(settings.tracking.uri))
+    require_best_model(fused)
 
 
-def test_ray_s_dashboard_calls_workers_by_the_sweep_and_their_first_trial(config: Any) -> None:
-    function = {"experiment": "tests.cases:quadratic", "metric": "score", "space": {"x": 1}}
-    settings = config("process", **function, trials=1, epochs=1, name="look.0")
-    run(settings)
+def require_runs(result: SweepResult, client: MlflowClient) -> None:
+    """Every member has a run, with a point of each epoch of its own."""
+    parent = client.get_run(result.summary["tracking"]["run_id"])
+    found = client.search_runs([parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    assert {run.data.tags["raygpu.trial_id"] for run in found} == set(rows(result))
+    for child in found:
+        assert child.info.status == "FINISHED"
+        assert child.data.tags["raygpu.gpu_index"] == "0"
+        history = client.get_metric_history(child.info.run_id, "validation/accuracy")
+        _, _, epochs = outcome(result)[child.data.tags["raygpu.trial_id"]]
+        assert [metric.step for metric in history] == list(range(1, epochs + 1))
+        assert set(child.data.params) == {"lr", "momentum", "hidden", "batch_size"}
+
+
+def require_best_model(result: SweepResult) -> None:
+    """One checkpoint is kept: that of the best trial, with its score."""
+    best = result.summary["best"]
+    assert result.folder is not None
+    kept = list((result.folder / "checkpoints").iterdir())
+    assert [path.name for path in kept] == [best["trial_id"]]
+    model = Small().model(best["hyperparameters"])
+    model.load_state_dict(torch.load(kept[0] / "checkpoint.pt", weights_only=True)["model"])
+    splits = Small().data()
+    outputs = model.eval()(torch.from_numpy(splits.validation_inputs))
+    accuracy = (outputs.argmax(1).numpy() == splits.validation_targets).mean()
+    assert accuracy == pytest.approx(best["score"], abs=1e-6)
+
+
+def actors_of(settings: SweepConfig) -> set[str]:
+    """The names of the classes of all actors that the tests' Ray has had."""
     with ray.init(settings.cluster.address, log_to_driver=False):
-        names = {actor["ActorClassName"] for actor in ray._private.state.actors().values()}
-    assert "look_0" in names
-    assert "ResourceTrainable" not in names
+        return {actor["ActorClassName"] for actor in ray._private.state.actors().values()}
+
+
+def test_ray_s_dashboard_calls_workers_by_their_first_trial() -> None:
     trainable = ArrayTrainable.__new__(ArrayTrainable)
     trainable.array_config = SimpleNamespace(name="t0001")
     assert repr(trainable) == "t0001 and later"
@@ -125,32 +160,6 @@ def test_what_tune_unpickles_for_each_trial_does_not_grow_with_their_number(
                 )
             )
     assert sizes[1] < sizes[0] + 1000
-
-
-def test_every_member_has_its_run_and_the_best_its_model(config: Any, tmp_path: Path) -> None:
-    settings = config("fused", tracking={"uri": f"sqlite:///{tmp_path}/mlflow.db"})
-    result, _ = run(settings)
-    client = MlflowClient(settings.tracking.uri)
-    parent = client.get_run(result.summary["tracking"]["run_id"])
-    found = client.search_runs([parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
-    assert {run.data.tags["raygpu.trial_id"] for run in found} == set(rows(result))
-    for child in found:
-        assert child.info.status == "FINISHED"
-        assert child.data.tags["raygpu.gpu_index"] == "0"
-        history = client.get_metric_history(child.info.run_id, "validation/accuracy")
-        assert [metric.step for metric in history] == [1, 2, 3, 4]
-        assert set(child.data.params) == {"lr", "momentum", "hidden"}
-
-    best = result.summary["best"]
-    assert result.folder is not None
-    kept = list((result.folder / "checkpoints").iterdir())
-    assert [path.name for path in kept] == [best["trial_id"]]
-    model = Small().model(best["hyperparameters"])
-    model.load_state_dict(torch.load(kept[0] / "checkpoint.pt", weights_only=True)["model"])
-    splits = Small().data()
-    outputs = model.eval()(torch.from_numpy(splits.validation_inputs))
-    accuracy = (outputs.argmax(1).numpy() == splits.validation_targets).mean()
-    assert accuracy == pytest.approx(best["score"], abs=1e-6)
 
 
 @pytest.mark.slow
@@ -272,8 +281,7 @@ def test_an_array_goes_on_after_a_lost_worker_and_after_an_interruption(config: 
         torch.testing.assert_close(saved["model"][name], value, rtol=1e-3, atol=1e-5)
 
 
-def test_an_unknown_metric_ends_the_sweep(config: Any) -> None:
-    from raygpu.errors import BadInput
-
+def test_an_unknown_metric_ends_the_sweep(config: Any, no_ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.sweep.ray_starting", no_ray)
     with pytest.raises(BadInput, match="the experiment reports"):
         run(config("fused", metric="nothing"))

@@ -41,18 +41,34 @@ def epochs(folder: Path, trial: int) -> list[int]:
     return [int(line) for line in (folder / f"epochs-{trial}").read_text().split()]
 
 
-def test_every_running_trial_saves_a_checkpoint_first(config: Any, tmp_path: Path) -> None:
+def test_every_running_trial_saves_a_checkpoint_first_and_begins_anew_where_that_is_lost(
+    config: Any, tmp_path: Path
+) -> None:
     shown = io.StringIO()
     stopped = sweep.run(config(1.0), console=SweepConsole(stream=shown))
     assert stopped.interrupted
     assert stopped.folder is not None
     assert "stopping after a checkpoint of each running trial" in shown.getvalue()
     assert 0 < len(epochs(tmp_path, 1)) < 8
+    before = tmp_path / "before"
+    shutil.copytree(stopped.folder, before, symlinks=True)
     folder = RunDirectory.existing(stopped.folder)
     resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
     assert resumed.summary["completed"] == 2
     assert epochs(tmp_path, 1) == list(range(1, 9)), "no epoch was trained again"
     assert epochs(tmp_path, 2) == list(range(1, 9))
+
+    shutil.rmtree(stopped.folder)
+    before.rename(stopped.folder)
+    first, *others = sorted(stopped.folder.glob("tune/t000?_*/checkpoint_*"))  # on a busy machine of one trial alone
+    shutil.rmtree(first)
+    for other in others:
+        (other / "progress.json").write_text("{")
+    folder, shown = RunDirectory.existing(stopped.folder), io.StringIO()
+    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=shown))
+    assert resumed.summary["completed"] == 2
+    assert all(epochs(tmp_path, trial)[8:] == list(range(1, 9)) for trial in (1, 2)), "whole, once more"
+    assert shown.getvalue().count("begins anew: its checkpoint cannot be read") == 1 + len(others)
 
 
 def test_a_paused_trial_holds_no_share_of_its_gpu() -> None:
@@ -97,20 +113,6 @@ def test_a_sweep_in_a_thread_that_ends_early_leaves_the_process_alone(
     assert not signals
     assert result.summary["common_failure"] is not None
     assert result.exit_code == 1
-
-
-def test_a_trial_whose_checkpoint_is_gone_or_damaged_begins_anew(config: Any, tmp_path: Path) -> None:
-    stopped = sweep.run(config(1.0), console=SweepConsole(stream=io.StringIO()))
-    assert stopped.folder is not None
-    first, *others = sorted(stopped.folder.glob("tune/t000?_*/checkpoint_*"))  # on a busy machine of one trial alone
-    shutil.rmtree(first)
-    for other in others:
-        (other / "progress.json").write_text("{")
-    folder, shown = RunDirectory.existing(stopped.folder), io.StringIO()
-    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=shown))
-    assert resumed.summary["completed"] == 2
-    assert all(epochs(tmp_path, trial)[-8:] == list(range(1, 9)) for trial in (1, 2))
-    assert shown.getvalue().count("begins anew: its checkpoint cannot be read") == 1 + len(others)
 
 
 CASE = """

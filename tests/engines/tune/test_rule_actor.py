@@ -51,21 +51,19 @@ def test_trials_alone_and_arrays_get_the_same_answers(stopping: dict[str, Any]) 
     assert set(array.decide(1, list(SCORES.items()))) == {"t1", "t2"}
 
 
-@pytest.mark.parametrize("stopping", [HALVING, MEDIAN], ids=["halving", "median"])
-def test_a_resumed_sweep_knows_the_scores_that_were_compared(
-    stopping: dict[str, Any], ray_address: str, tmp_path: Path
-) -> None:
-    folder = RunDirectory(tmp_path)
-    context = sweep_context(Records(4, Scoring("accuracy", True), [], 9), folder=folder)
+def test_a_resumed_sweep_knows_the_scores_that_were_compared(ray_address: str, tmp_path: Path) -> None:
     shares: Any = None
     with ray.init(ray_address, log_to_driver=False):
-        asked = start_actor(RuleActor, rule(**stopping))
-        ray.get(asked.decide.remote(1, [(name, 0.9) for name in ("t0", "t1", "t2")]))
-        state = pickle.loads(pickle.dumps(ArrayCallback(LiveSweep(context, shares, None, asked)).get_state()))
-        resumed = start_actor(RuleActor, rule(**stopping))
-        ArrayCallback(LiveSweep(context, shares, None, resumed)).set_state(state)
-        assert ray.get(resumed.decide.remote(1, [("t3", 0.5)])) == {"t3": None}
-    assert folder.starts == 2
+        for stopping in (HALVING, MEDIAN):
+            folder = RunDirectory.create(tmp_path, str(stopping["algorithm"]))
+            context = sweep_context(Records(4, Scoring("accuracy", True), [], 9), folder=folder)
+            asked = start_actor(RuleActor, rule(**stopping))
+            ray.get(asked.decide.remote(1, [(name, 0.9) for name in ("t0", "t1", "t2")]))
+            state = pickle.loads(pickle.dumps(ArrayCallback(LiveSweep(context, shares, None, asked)).get_state()))
+            resumed = start_actor(RuleActor, rule(**stopping))
+            ArrayCallback(LiveSweep(context, shares, None, resumed)).set_state(state)
+            assert ray.get(resumed.decide.remote(1, [("t3", 0.5)])) == {"t3": None}, stopping["algorithm"]
+            assert folder.starts == 2
 
 
 def test_epochs_of_a_rule() -> None:
