@@ -20,6 +20,7 @@ def rows() -> RayRows:
     return RayRows(ray.data.from_items(items, override_num_blocks=3))
 
 
+@pytest.mark.slow
 def test_rows_are_read_by_number_and_columns_by_name(ray_address: str) -> None:
     import ray
     import ray.data
@@ -56,6 +57,24 @@ def test_rows_are_read_by_number_and_columns_by_name(ray_address: str) -> None:
 def test_what_is_no_dataset_of_ray_data_is_refused() -> None:
     with pytest.raises(TypeError, match=r"RayRows: a list; wanted: a ray\.data\.Dataset"):
         RayRows([1, 2])
+
+
+def test_a_row_is_found_in_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a Ray: its references are the blocks themselves, one of which is empty."""
+    monkeypatch.setattr("ray.get", lambda block: block)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    found = RayRows.__new__(RayRows)
+    found._blocks, found._ends = [{"x": np.arange(a, b)} for a, b in ((0, 3), (3, 3), (3, 5))], [3, 3, 5]
+    found.column_names = ["x"]
+    found._begin()
+    assert [found[number] for number in range(len(found))] == [{"x": number} for number in range(5)]
+    np.testing.assert_array_equal(found["x"], np.arange(5))
+    for number in (-1, 5):
+        with pytest.raises(IndexError):
+            found[number]
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(RuntimeError, match="in another process than the training's: give num_workers=0"):
+        found[1]
 
 
 def test_a_loader_starts_no_processes_for_them(tmp_path: Path) -> None:
