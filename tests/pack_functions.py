@@ -40,5 +40,12 @@ def lost(config: dict[str, Any]) -> None:
         raygpu.report(loss=1.0)
 
 
+def crowded(config: dict[str, Any]) -> None:
+    """The device holds `room` processes."""
+    if num_alive(config["folder"]) > config["room"]:
+        raise MemoryError
+    steady(config)
+
+
 def silent(config: dict[str, Any]) -> None:
     """No report at all."""

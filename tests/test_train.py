@@ -27,6 +27,7 @@ from raygpu.search.space import trial_seed
 from raygpu.search.trials import Trial
 from raygpu.workflow.promotion import promoted
 from tests.models import few
+from tests.tracking.services import predicted_here
 
 pytestmark = pytest.mark.timeout(600)
 HP = {"hidden": 8, "lr": 0.1, "momentum": 0.9, "batch_size": 16}
@@ -81,7 +82,7 @@ def last(result: train.TrainingResult) -> dict[str, torch.Tensor]:
     return dict(state["model"])
 
 
-def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp_path: Path) -> None:
+def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any) -> None:
     found = sweep.run(
         sweep_config(
             name="search",
@@ -98,7 +99,7 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
     origin = promoted(str(found.folder), TrackingSection, True)
     by_run(found, sweep_config)
     given = config().model_dump(exclude={"experiment", "hyperparameters", "metric", "seed", "source", "gpu"})
-    wanted = TrainConfig.model_validate(origin.values | given | {"registered_name": "digits", "epochs": 12,
+    wanted = TrainConfig.model_validate(origin.values | given | {"registered_name": "digits", "epochs": 4,
                                                                  "lr_scaling": "linear"})  # fmt: skip
     wanted = wanted.model_copy(update={"hyperparameters": {**wanted.hyperparameters, "lr": 0.05}})
     result = train.run(wanted, source_folder=origin.source_folder, warm_start=origin.checkpoint)
@@ -113,21 +114,20 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
 
     client = MlflowClient(wanted.tracking.uri)
     run = client.get_run(summary["tracking"]["run_id"])
-    assert run.info.status == "FINISHED"
-    assert run.data.tags["raygpu.kind"] == "train"
+    assert (run.info.status, run.data.tags["raygpu.kind"]) == ("FINISHED", "train")
     assert run.data.tags["raygpu.sweep"] == "search"
     assert run.data.tags["raygpu.trial_id"] == best["trial_id"]
     assert run.data.params["lr"] == "0.05"
     assert run.data.params["workers"] == "2"
     curves = {"lr", "samples_per_s", "gpu/0/samples_per_s", "scaling_efficiency", "train/loss", "validation/accuracy"}
     assert curves | {"rank/0/share", "rank/1/share", "best/score"} <= set(run.data.metrics)
-    assert len(client.get_metric_history(run.info.run_id, "validation/accuracy")) == 12
+    assert len(client.get_metric_history(run.info.run_id, "validation/accuracy")) == 4
     version = client.get_model_version("digits", "1")
     assert version.tags["raygpu.sweep"] == "search"
     assert float(version.tags["raygpu.score"]) == summary["best"]["score"]
 
     inputs = np.asarray(few().validation_inputs[:7])  # type: ignore[index]
-    predicted = elsewhere(wanted.tracking.uri, "models:/digits/1", {"": inputs}, tmp_path)
+    predicted = predicted_here(wanted.tracking.uri, "models:/digits/1", inputs)  # in a fresh process: slow tests below
     from raygpu.training.torch.models import predict
     from tests.train_cases import Small
 
@@ -168,13 +168,12 @@ def by_run(found: sweep.SweepResult, sweep_config: Any) -> None:
 
 def elsewhere(uri: str, model: str, inputs: dict[str, np.ndarray], folder: Path) -> np.ndarray:
     """What a registered model predicts in a fresh process, which does not have the experiment."""
-    np.savez(folder / "inputs.npz", **{name or "alone": array for name, array in inputs.items()})
+    np.savez(folder / "inputs.npz", **inputs)
     code = (
         "import mlflow, numpy, sys\n"
         "sys.modules['pytorch_lightning'] = None\n"  # MLflow would import it, which takes seconds
         f"mlflow.set_tracking_uri({uri!r})\n"
-        "inputs = dict(numpy.load('inputs.npz'))\n"
-        f"found = mlflow.pyfunc.load_model({model!r}).predict(inputs.get('alone', inputs))\n"
+        f"found = mlflow.pyfunc.load_model({model!r}).predict(dict(numpy.load('inputs.npz')))\n"
         "assert not [name for name in sys.modules if name.startswith(('raygpu', 'tests', 'experiments'))]\n"
         "numpy.save('outputs.npy', found)\n"
     )

@@ -148,6 +148,18 @@ def lose_first_run(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
+def predicted_here(uri: str, model: str, inputs: Any) -> Any:
+    """What a registered model of a store predicts in this process."""
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)
+    try:
+        return mlflow.pyfunc.load_model(model).predict(inputs)
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
 def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
     """Wait until a condition holds, and fail if it never does."""
     deadline = time.monotonic() + timeout_s

@@ -126,7 +126,7 @@ def test_one_alone_is_the_reference_whatever_is_asked_for(climb: Make) -> None:
 
 
 def test_memory_ends_at_a_point(climb: Make) -> None:
-    own = climb("tests.pack_cases:Crowded", "process", most=5, room=2)
+    own = climb("tests.pack_functions:crowded", "process", most=5, room=3)
     own.run()
     assert found(own) == [("process", 1, None), ("process", 2, None), ("process", 3, "out of memory")]
     assert own.points[2].samples_per_s is None

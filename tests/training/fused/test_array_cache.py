@@ -182,7 +182,6 @@ def test_a_file_that_ends_the_process_that_loads_it_is_told(compiled: Path, tmp_
             other.writestr(member, library.read_bytes() if is_library else package.read(member))
     with pytest.raises(RuntimeError, match=r"^a process that loads what .* has made ends: SIGABRT$"):
         require_loadable(ending)
-    require_loadable(program(compiled))
 
 
 def test_a_damaged_step_is_compiled_anew(folder: Path, compilations: list[int]) -> None:
@@ -284,6 +283,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_step_for_later_sweeps_is_compiled_once_the_asking_process_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
