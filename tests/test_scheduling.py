@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tests.scheduling import ALONE_BESIDE_SLOW_TESTS, RUN_S, SECONDS, SLOW_SECONDS, TOGETHER, in_order, scope
+from tests.scheduling import (
+    ALONE_BESIDE_SLOW_TESTS,
+    RUN_S,
+    SECONDS,
+    SLOW_SECONDS,
+    SPLIT,
+    TOGETHER,
+    in_order,
+    scope,
+    unit,
+)
 from tests.time_spent import kind, slowest
 
 
@@ -25,6 +35,14 @@ def test_beside_slow_tests_most_files_go_one_by_one() -> None:
     assert (in_order(files, slow=True)[0], in_order(files)[0]) == (slowest, quick)
 
 
+def test_beside_slow_tests_the_tests_of_the_longest_files_go_one_by_one() -> None:
+    pages = [f"tests/docs/test_searching_pages.py::test_every_block[{page}]" for page in ("repeats", "fused")]
+    assert [unit(page, slow=True) for page in pages] == pages
+    assert {unit(page) for page in pages} == {"tests/docs/test_searching_pages.py"}
+    sweeps = ["tests/test_sweep.py::test_a", "tests/test_sweep.py::test_b"]
+    assert {unit(each, slow=True) for each in sweeps} == {"tests/test_sweep.py"}
+
+
 def test_what_takes_longest_begins_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
     keras, ranks = "tests/training/keras/test_split.py", "tests/training/distributed/test_keras_ranks.py"
     quick, folds, new = "tests/cli/test_flags.py", "tests/training/test_folds.py", "tests/test_new.py"
@@ -38,7 +56,7 @@ def test_what_takes_longest_begins_first_then_what_trains_and_files_that_belong_
 
 def test_files_of_the_lists_exist() -> None:
     root = Path(__file__).parents[1]
-    assert not [file for file in [*SECONDS, *SLOW_SECONDS] if not (root / file).is_file()]
+    assert not [file for file in [*SECONDS, *SLOW_SECONDS, *SPLIT] if not (root / file).is_file()]
     assert not [start for start in TOGETHER if not [*root.glob(f"{start}*")]]
 
 
