@@ -113,7 +113,7 @@ def test_a_store_that_is_locked_at_the_beginning_gets_all_once_it_is_free(
     with locked(config):
         session = SweepSession(config, folder, tree, cpus=CpuLimit(1.0))
         summary = work(session)
-        time.sleep(1)
+        time.sleep(0.3)
     said = session.close(summary, interrupted=False)
     assert said == []
     assert (summary["tracking"]["undelivered"], summary["tracking"]["fault"]) == (0, None)

@@ -228,7 +228,7 @@ def test_storage_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest.Monk
         port = urlsplit(variables["AWS_ENDPOINT_URL"]).port
     # The server has ended; another takes its port, with the buckets of this process.
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    later = threading.Timer(8, server.start)
+    later = threading.Timer(3, server.start)
     later.start()
     try:
         assert system.get_file_info(f"{path}/a.txt").size == 3

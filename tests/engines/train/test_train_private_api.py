@@ -38,7 +38,7 @@ def test_a_cleaner_asks_its_own_ray_and_not_a_dashboard(ray_address: str) -> Non
         ray.get(controller.__ray_ready__.remote())
         cleaner = ray.remote(num_cpus=0)(OwnCleaner).remote(controller._actor_id.hex(), 0.1, 1.0, 1.0)
         ray.get([cleaner.register_placement_group.remote(group), cleaner.start_monitoring.remote()])
-        time.sleep(1.0)
+        time.sleep(0.4)
         assert ray.util.placement_group_table(group)["state"] == "CREATED"
         ray.kill(controller)
         deadline = time.monotonic() + 30
