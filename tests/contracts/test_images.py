@@ -58,7 +58,10 @@ class Case:
         return solo(self.experiment, self.splits, Trial("t0000", seed, HP), Settings(epochs, 1, "float32", Path()))
 
 
-@pytest.fixture(params=list(SHAPES), ids=lambda kind: kind.__name__)
+@pytest.fixture(
+    params=[pytest.param(kind, marks=pytest.mark.slow) if kind is ShallowKerasResNet50 else kind for kind in SHAPES],
+    ids=lambda kind: kind.__name__,
+)
 def case(request: pytest.FixtureRequest) -> Case:
     return Case(request.param)
 
@@ -72,7 +75,7 @@ def values(results: list[EpochResult]) -> list[dict[str, float]]:
 
 
 def test_trains_by_its_seed_and_goes_on_from_a_checkpoint(case: Case, tmp_path: Path) -> None:
-    """Augmentation included: its chances are the seed's and the epoch's."""
+    """Augmentation included: its chances are the seed's and the epoch's. Keras takes ten seconds to trace a ResNet."""
     first = case.start()
     whole = [first.run_epoch(), first.run_epoch()]
     first.save(tmp_path)
