@@ -30,9 +30,11 @@ class RayRows:
             rows = raygpu.RayRows(ray.data.read_parquet("s3://bucket/flowers").map(decoded))
             return raygpu.dataset_splits(rows, validation=0.2, targets="label")
 
-    The dataset is executed once, over all nodes, when this object is made. Its blocks stay in Ray's object store, which
-    moves to disk what memory does not hold. A row is a dict of NumPy arrays and numbers. It is read by the training's
-    own process: processes of torch's `DataLoader` are not connected to Ray.
+    The dataset is executed once, over all nodes, when this object is made; its rows keep the order of what it reads, so
+    that a share of them is the same samples in every command. One that `materialize()` has executed has the order that
+    it was given there. The blocks stay in Ray's object store, which moves to disk what memory does not hold. A row is a
+    dict of NumPy arrays and numbers. It is read by the training's own process: processes of torch's `DataLoader` are
+    not connected to Ray.
     """
 
     needs_training_process = True
@@ -41,7 +43,7 @@ class RayRows:
         """Execute a `ray.data.Dataset`. Raises TypeError for another object."""
         if not hasattr(dataset, "to_numpy_refs"):
             raise TypeError(f"RayRows: a {type(dataset).__name__}; wanted: a ray.data.Dataset")
-        self._blocks = dataset.to_numpy_refs()
+        self._blocks = _blocks_in_order(dataset)
         count = ray.remote(num_cpus=0)(_num_rows)
         self._ends: list[int] = np.cumsum(ray.get([count.remote(block) for block in self._blocks])).tolist()
         self._begin()
@@ -85,6 +87,17 @@ class RayRows:
         self.column_names, blocks, self._ends = state
         self._blocks = ray.cloudpickle.loads(blocks)
         self._begin()
+
+
+def _blocks_in_order(dataset: Any) -> list[Any]:
+    """Execute a dataset; return its blocks in the order of its input, not in that in which they are ready."""
+    options = dataset.context.execution_options
+    preserves_order, options.preserve_order = options.preserve_order, True
+    try:
+        blocks: list[Any] = dataset.to_numpy_refs()
+    finally:
+        options.preserve_order = preserves_order
+    return blocks
 
 
 def _num_rows(block: Mapping[str, np.ndarray]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +54,27 @@ def test_rows_are_read_by_number_and_columns_by_name(ray_address: str) -> None:
             dataset_splits(ray.data.from_items([{"x": 1, "y": 2}]), targets="y")
     with pytest.raises(RuntimeError, match="in another process than the training's: give num_workers=0"):
         found[1]
+
+
+def test_rows_have_the_order_of_the_dataset_however_long_each_takes(ray_address: str, tmp_path: Path) -> None:
+    import ray
+    import ray.data
+
+    def last_first(batch: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch; the first one waits until the last one has been made, 20 s at most."""
+        (number,) = batch["id"]
+        for _ in range(400):
+            if number > 0 or (tmp_path / "7").exists():
+                break
+            time.sleep(0.05)
+        (tmp_path / str(number)).touch()
+        return batch
+
+    with ray.init(ray_address, log_to_driver=False, logging_level="ERROR"):
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        dataset = ray.data.range(8, override_num_blocks=8).map_batches(last_first)
+        np.testing.assert_array_equal(RayRows(dataset)["id"], np.arange(8))
+        assert not dataset.context.execution_options.preserve_order, "the user's own setting stays"
 
 
 def test_what_is_no_dataset_of_ray_data_is_refused() -> None:
