@@ -2,7 +2,8 @@
 
 Keras differs in three places that a comparison of frameworks, or a sweep moved from one to the other, would see: its
 momentum sums steps where torch's sums gradients (unequal as soon as a schedule changes the learning rate); its epsilon
-is added before the correction of Adam's bias; and every weight decay is decoupled, also that of SGD and Adam.
+is added before the correction of Adam's bias; and every weight decay is decoupled, also that of SGD and Adam. Variables
+in half precision are updated in float32 and rounded once, as torch's fused operators do.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def _made(settings: OptimizerSettings) -> Sgd | Adam:
         case "sgd":
             return Sgd(settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
         case "adam" | "adamw" as kind:
-            decay = settings.weight_decay if kind == "adamw" else None
             beta_1, beta_2 = settings.betas
-            return Adam(settings.lr, beta_1=beta_1, beta_2=beta_2, epsilon=settings.eps, weight_decay=decay)
+            adam = Adam(settings.lr, beta_1=beta_1, beta_2=beta_2, epsilon=settings.eps)
+            adam.shrinks_by = settings.weight_decay if kind == "adamw" else 0.0
+            return adam
         case _:
             assert_never(settings.optimizer)
 
@@ -62,6 +64,7 @@ class _TrialsOwn:
 
     def apply(self, grads: list[Any], trainable_variables: list[Any]) -> None:
         """Take a step with these gradients of these variables."""
+        grads = [_in_float32(gradient) for gradient in grads]
         if self.settings.clip_norm is not None:
             grads = clip(grads, self.settings.clip_norm)
         grads = with_l2(self.settings, grads, trainable_variables)
@@ -76,32 +79,40 @@ class Sgd(_TrialsOwn, keras.optimizers.SGD):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update one variable."""
-        lr = keras.ops.cast(learning_rate, variable.dtype)
-        update = keras.ops.cast(gradient, variable.dtype)
+        update, value = _in_float32(gradient), _in_float32(variable)
         if self.momentum:
             velocity = self.momentums[self._get_variable_index(variable)]
-            self.assign(velocity, velocity * self.momentum + update)
-            update = update + self.momentum * velocity if self.nesterov else velocity
-        self.assign_sub(variable, update * lr)
+            moved = _in_float32(velocity) * self.momentum + update
+            _assign(velocity, moved)
+            update = update + self.momentum * moved if self.nesterov else moved
+        _assign(variable, value - update * keras.ops.cast(learning_rate, value.dtype))
 
 
 class Adam(_TrialsOwn, keras.optimizers.Adam):
     """Adam as in torch.optim, and AdamW with `weight_decay`: epsilon is added after both moments' bias is corrected."""
 
-    epsilon: Any
+    shrinks_by = 0.0
+    """Weight decay of AdamW."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update one variable."""
+        place = self._get_variable_index(variable)
+        momentum, velocity = self._momentums[place], self._velocities[place]
+        update, value, mean, square = (_in_float32(each) for each in (gradient, variable, momentum, velocity))
+        lr, beta_1, beta_2, step = (
+            keras.ops.cast(number, value.dtype)
+            for number in (learning_rate, self.beta_1, self.beta_2, self.iterations + 1)
+        )
+        mean = mean + (update - mean) * (1 - self.beta_1)
+        square = square + (keras.ops.square(update) - square) * (1 - self.beta_2)
+        unbiased = keras.ops.sqrt(1 - keras.ops.power(beta_2, step))
+        step_size = lr * unbiased / (1 - keras.ops.power(beta_1, step))
+        if self.shrinks_by:
+            value = value - value * self.shrinks_by * lr
         # Keras adds epsilon to sqrt(v), torch to sqrt(v / (1 - beta_2^t)).
-        dtype = variable.dtype
-        step = keras.ops.cast(self.iterations + 1, dtype)
-        unbiased = keras.ops.sqrt(1 - keras.ops.power(keras.ops.cast(self.beta_2, dtype), step))
-        epsilon = self.epsilon
-        self.epsilon = epsilon * unbiased
-        try:
-            super().update_step(gradient, variable, learning_rate)
-        finally:
-            self.epsilon = epsilon
+        _assign(variable, value - mean * step_size / (keras.ops.sqrt(square) + self.epsilon * unbiased))
+        _assign(momentum, mean)
+        _assign(velocity, square)
 
 
 def with_l2(settings: OptimizerSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -109,7 +120,7 @@ def with_l2(settings: OptimizerSettings, gradients: list[Any], variables: list[A
     if settings.optimizer == "adamw" or not settings.weight_decay:
         return gradients
     return [
-        gradient + settings.weight_decay * keras.ops.convert_to_tensor(variable)
+        gradient + settings.weight_decay * _in_float32(variable)
         for gradient, variable in zip(gradients, variables, strict=True)
     ]
 
@@ -124,3 +135,16 @@ def clip(gradients: list[Any], norm: float) -> list[Any]:
     )
     scale = keras.ops.minimum(1.0, norm / (total + 1e-6))
     return [gradient * keras.ops.cast(scale, gradient.dtype) for gradient in gradients]
+
+
+def _in_float32(values: Any) -> Any:
+    """Return values in half precision in float32, in which Adam's `betas` are below 1 and its `eps` above 0; others as
+    they are."""
+    tensor = keras.ops.convert_to_tensor(values)
+    is_half = keras.backend.standardize_dtype(tensor.dtype) in ("bfloat16", "float16")
+    return keras.ops.cast(tensor, "float32") if is_half else tensor
+
+
+def _assign(variable: Any, value: Any) -> None:
+    """Set a variable, which may have half precision."""
+    variable.assign(keras.ops.cast(value, variable.dtype))
