@@ -20,6 +20,7 @@ from raygpu.training.fused.loss_scales import SKIPPED, adapt, new_scales, rows, 
 from raygpu.training.fused.tile import Stacked
 from raygpu.training.hyperparameters import OptimizerName, OptimizerSettings
 from raygpu.training.torch.optimizers import real
+from raygpu.training.torch.parameter_average import average_dtype
 
 AVERAGE_RATE = "average_rate"
 """Column of the weight of a step's result in the moving average."""
@@ -67,7 +68,7 @@ class ArrayOptimizer:
         """Return the optimizer's state before the first step: zeros, and loss scales. buffers: of the models."""
         first = next(iter(parameters.values()))
         return [
-            *([_zeros(parameters | floating(buffers))] if self.has_average else []),
+            *([_averages(parameters | floating(buffers))] if self.has_average else []),
             *([new_scales(len(first), first.device)] if self.has_loss_scale else []),
             *(_zeros(parameters) for _ in range(self.num_buffers)),
         ]
@@ -75,6 +76,11 @@ class ArrayOptimizer:
     def average(self, state: list[Stacked]) -> Stacked:
         """Return the average in an optimizer's state; empty without one."""
         return state[0] if self.has_average else {}
+
+    def evaluated(self, state: list[Stacked], stepped: Stacked) -> Stacked:
+        """Return parameters and buffers with the averages in the place of their values, in the dtype of these."""
+        averages = self.average(state)
+        return stepped | {name: average.to(stepped[name].dtype) for name, average in averages.items()}
 
     def loss_scales(self, state: list[Stacked]) -> Stacked:
         """Return the members' loss scales in an optimizer's state; empty without them."""
@@ -160,6 +166,7 @@ class ArrayOptimizer:
         for name, average in self.average(state).items():
             mean, tensor = real(average, stepped[name])
             rate = _row(numbers[self.columns.index(AVERAGE_RATE)], mean)
+            tensor = tensor.to(mean.dtype)
             mask = (mean == tensor) | (rate == 1)  # to the bit, and if it is infinite
             mean.copy_(torch.where(mask, tensor, mean.lerp(tensor, rate)))
 
@@ -195,6 +202,10 @@ def floating(buffers: Stacked) -> Stacked:
 
 def _zeros(stack: Stacked) -> Stacked:
     return {name: torch.zeros_like(tensor) for name, tensor in stack.items()}
+
+
+def _averages(stack: Stacked) -> Stacked:
+    return {name: torch.zeros_like(tensor, dtype=average_dtype(tensor)) for name, tensor in stack.items()}
 
 
 def _in_float32(tensor: torch.Tensor) -> torch.Tensor:

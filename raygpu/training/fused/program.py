@@ -249,7 +249,7 @@ class Program:
         own: whether each member has a batch of its own, (width, batch, ...), or all have the same one, (batch, ...).
         """
         self.model.eval()
-        state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.optimizer_state)}
+        state = self.optimizer.evaluated(tile.optimizer_state, {**tile.parameters, **tile.fixed, **tile.buffers})
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
         with self.context(), self._norms(), plain_attention(), streams:
             if self.metrics_are_fused is not False:

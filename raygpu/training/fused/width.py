@@ -39,6 +39,7 @@ from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.memory_usage import GIB, forget_peak, peak_bytes
 from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.models import default_device, initial_model
+from raygpu.training.torch.parameter_average import average_dtype
 
 NUM_STEPS = 4
 FEW_STEPS, LONG_S = 2, 0.1
@@ -253,8 +254,9 @@ def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_mem
         limit = int(torch.cuda.get_device_properties(device).total_memory * gpu_fraction)
     model = initial_model(own_copy(experiment), Hyperparameters(trial.hyperparameters), trial.seed)
     parameters = sum(p.nbytes for p in model.parameters())
-    average = int(trial.hyperparameters.get("ema_decay") is not None)
-    member = parameters * (COPIES + average) + sum(b.nbytes for b in model.buffers())
+    has_average = trial.hyperparameters.get("ema_decay") is not None
+    average = sum(p.numel() * average_dtype(p).itemsize for p in model.parameters()) if has_average else 0
+    member = parameters * COPIES + average + sum(b.nbytes for b in model.buffers())
     return limit, max(1, limit // 2 // max(1, member))
 
 

@@ -14,12 +14,19 @@ UNAVERAGED = "unaveraged"
 """Entry of a checkpoint: the state dict with which a training goes on, where `model` is the average."""
 
 
+def average_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the dtype of a tensor's average: float32 for half precision, whose last digit is more than a step moves
+    it."""
+    return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype
+
+
 class ParameterAverage:
     """Moving averages of a model's trained parameters and of its floating-point buffers, as BatchNorm's statistics.
 
     After the first step they are the model's own values; each later step moves them by `1 - decay` of the way to those
     (torch.optim.swa_utils). Values of a buffer that a step leaves as they are, infinite ones too, are kept to the bit.
-    Other parameters and buffers have no average.
+    Other parameters and buffers have no average. Averages of half precision are kept in float32, and rounded where they
+    are evaluated.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -52,17 +59,18 @@ class ParameterAverage:
     def update(self) -> None:
         """Take the present values into the averages, after a step."""
         if self.averages is None:
-            self.averages = [value.detach().clone() for value in self.values]
+            self.averages = [_begun(value) for value in self.values]
             return
         by_kind: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for average, value in zip(self.averages, self._trained, strict=False):
-            averages, values = by_kind.setdefault((value.dtype, value.device), ([], []))
+            averages, values = by_kind.setdefault((average.dtype, value.device), ([], []))
             averages.append(average)
-            values.append(value.detach())
+            values.append(value.detach().to(average.dtype))
         for averages, values in by_kind.values():
             self._update(averages, values, 0)
         for average, buffer in zip(self._of_buffers(), self._buffers, strict=True):
-            average.copy_(torch.where(average == buffer, buffer, average.lerp(buffer, 1 - self._decay)))
+            value = buffer.to(average.dtype)
+            average.copy_(torch.where(average == value, value, average.lerp(value, 1 - self._decay)))
 
     def take_in(self, unfrozen: Sequence[torch.Tensor]) -> None:
         """Average these parameters too, which no step has moved so far."""
@@ -70,11 +78,12 @@ class ParameterAverage:
         new = [value for value in unfrozen if id(value) not in parameter_ids]
         self._trained += new
         if self.averages is not None:
-            self.averages[place:place] = [value.detach().clone() for value in new]
+            self.averages[place:place] = [_begun(value) for value in new]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the averages in the place of its own values, which lie where the averages were.
+        """Let the model have the averages in the place of its own values, which lie where the averages were; those of
+        half precision have copies.
 
         What an evaluation makes of a buffer is the average's.
         """
@@ -82,6 +91,8 @@ class ParameterAverage:
             yield
             return
         buffers = [buffer.clone() for buffer in self._buffers]
+        in_half = [value for value in self._trained if average_dtype(value) != value.dtype]
+        trained = [value.detach().clone() for value in in_half]
         self._exchange()
         _write(self._buffers, self._of_buffers())
         try:
@@ -89,7 +100,9 @@ class ParameterAverage:
         finally:
             evaluated = [buffer.clone() for buffer in self._buffers]  # before the exchange: one may view a parameter
             self._exchange()
-            _write(self._of_buffers(), evaluated)
+            _write(in_half, trained)
+            for average, value in zip(self._of_buffers(), evaluated, strict=True):
+                average.copy_(torch.where(average.to(value.dtype) == value, average, value))
             _write(self._buffers, buffers)
 
     def _of_buffers(self) -> list[torch.Tensor]:
@@ -98,18 +111,50 @@ class ParameterAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """Exchange the parameters and their averages, tensor by tensor."""
+        """Exchange the parameters and their averages, tensor by tensor. An average of more digits stays as it is."""
         for parameter, average in zip(self._trained, self.averages or [], strict=False):
             current_value = parameter.detach().clone()
             parameter.copy_(average)
-            average.copy_(current_value)
+            if average.dtype == parameter.dtype:
+                average.copy_(current_value)
+
+    def _in_half(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the averages of half precision by the names that a state dict of the model has."""
+        averages = {id(value): average for value, average in zip(self.values, self.averages or [], strict=False)}
+        named = (
+            *self._model.named_parameters(remove_duplicate=False),
+            *self._model.named_buffers(remove_duplicate=False),
+        )
+        for name, value in named:
+            if id(value) in averages and average_dtype(value) != value.dtype:
+                yield name, averages[id(value)]
+
+    def write_unrounded(self, state: dict[str, Any]) -> None:
+        """Write to a state dict of the model, on the host, the averages that the model has rounded."""
+        state.update((name, average.to("cpu", copy=True)) for name, average in self._in_half() if name in state)
 
     def load_average(self, state: Mapping[str, Any]) -> None:
-        """Take the averages of a checkpoint, whose own values the model has by now."""
-        current_values = [value.detach().clone() for value in self.values]
+        """Take the averages of a checkpoint, whose own values the model has by now, and keeps.
+
+        A parameter that was unfrozen before the checkpoint has an average there, and goes on with it.
+        """
+        own_values = [value.detach().clone() for value in self._model.parameters()]
         self._model.load_state_dict(state["model"])
-        self.averages = [value.detach().clone() for value in self.values]
-        _write(self.values, current_values)
+        trained = set(map(id, self._trained))
+        self._trained += [
+            parameter
+            for parameter, own_value in zip(self._model.parameters(), own_values, strict=True)
+            if id(parameter) not in trained and not torch.equal(parameter, own_value)
+        ]
+        self.averages = [_begun(value) for value in self.values]
+        for name, average in self._in_half():
+            average.copy_(state["model"].get(name, average))
+        self._model.load_state_dict(unaveraged(state))
+
+
+def _begun(value: torch.Tensor) -> torch.Tensor:
+    """Return an average that begins with this value."""
+    return value.detach().to(average_dtype(value), copy=True)
 
 
 @torch.no_grad()

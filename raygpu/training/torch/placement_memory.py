@@ -9,7 +9,7 @@ import torch
 
 from raygpu.training.memory_usage import GIB
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer
-from raygpu.training.torch.parameter_average import ParameterAverage
+from raygpu.training.torch.parameter_average import ParameterAverage, average_dtype
 
 
 class PlacedMemory:
@@ -64,7 +64,8 @@ class PlacedMemory:
         for parameter, buffers in zip(optimizer.parameters, optimizer.buffers, strict=True):
             totals[self._index[id(parameter)]] += sum(buffer.nbytes for buffer in buffers)
         for value in average.values if average is not None else ():
-            totals[self._index.get(id(value), 0)] += value.nbytes  # a buffer that a step has replaced is on any device
+            index = self._index.get(id(value), 0)  # a buffer that a step has replaced is on any device
+            totals[index] += value.numel() * average_dtype(value).itemsize
         for num_bytes, index in self._saved.values():
             totals[index] += num_bytes
         return tuple(num_bytes / GIB for num_bytes in totals)

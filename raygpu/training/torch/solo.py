@@ -301,7 +301,10 @@ class TorchSolo(Training):
             return {"model": self.model.state_dict(), **states}
         trained = host_copy(self.model.state_dict())
         with self._evaluating():
-            return {"model": host_copy(self.model.state_dict()), UNAVERAGED: trained, **states}
+            evaluated = host_copy(self.model.state_dict())
+            if self.average is not None:
+                self.average.write_unrounded(evaluated)
+        return {"model": evaluated, UNAVERAGED: trained, **states}
 
     def load_state(self, state: Mapping[str, Any], epoch: int) -> None:
         """Take over the state dicts of a checkpoint. epoch: of the next step."""

@@ -289,3 +289,107 @@ def test_a_training_goes_on_with_another_decay_and_an_average_cannot_begin_later
     assert difference(averages[0]["model"], own.state()["model"]) <= EXACT
     with pytest.raises(ValueError, match="ema_decay: an average begins with the first epoch"):
         OptimizerSettings.of({"lr": 0.1}, changes)
+
+
+class Network(nn.Sequential):
+    """A network of bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+        self.bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.to(next(self.parameters()).dtype)).float()  # type: ignore[no-any-return]
+
+
+class InHalf(Net):
+    """A model whose average a step moves by less than a parameter's last digit."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Network()
+
+
+SLOW = {**HP, "ema_decay": 0.998}
+
+
+def in_half() -> TorchSolo:
+    return TorchSolo(InHalf(), few(), Trial("t0000", 7, SLOW), Settings(EPOCHS, 1, "float32", Path()), DEVICE)
+
+
+def test_an_average_of_half_precision_is_kept_in_float32(tmp_path: Path) -> None:
+    training, wanted = in_half(), list[torch.Tensor]()
+    take_step = training.take_step
+
+    def noted(lr: float) -> None:
+        """Take a step, and its result into an average by hand."""
+        take_step(lr)
+        values = [parameter.detach().float() for parameter in training.model.parameters()]
+        for average, value in zip(wanted, values, strict=False):
+            average.lerp_(value, 1 - SLOW["ema_decay"])
+        wanted.extend(values[len(wanted) :])
+
+    training.take_step = noted  # type: ignore[method-assign]
+    for _ in range(2):
+        training.run_epoch()
+    training.save(tmp_path)
+    state = training.state()
+    assert state[UNAVERAGED]["0.weight"].dtype == torch.bfloat16
+    by_hand = dict(zip(dict(training.model.named_parameters()), wanted, strict=True))
+    assert difference(state["model"], by_hand) <= 1e-6
+    second = in_half()
+    second.load(tmp_path)
+    for wanted_result, result in zip(iter(training.run_epoch, None), iter(second.run_epoch, None), strict=True):
+        assert result.metrics == wanted_result.metrics
+    for part in ("model", UNAVERAGED):
+        assert difference(second.state()[part], training.state()[part]) == 0
+    loaded: Any = trained_model(InHalf(), Trial("t0000", 0, SLOW), tmp_path)
+    assert torch.equal(loaded[0].weight, state["model"]["0.weight"].bfloat16())
+
+
+def test_a_member_in_half_precision_has_the_average_of_its_training_alone(tmp_path: Path) -> None:
+    trials = [Trial("t0000", 7, SLOW), Trial("t0001", 8, {**SLOW, "ema_decay": 0.5})]
+    array, other = (new_array(InHalf(), trials, None, epochs=EPOCHS) for _ in range(2))
+    results = list(iter(array.run_epoch, None))
+    state, alone = array.member_state("t0000"), in_half()
+    metrics = [result.metrics for result in iter(alone.run_epoch, None)][-1]
+    assert difference(state["model"], alone.state()["model"]) < 0.005
+    assert state[UNAVERAGED]["0.weight"].dtype == torch.bfloat16
+    assert results[-1]["t0000"].metrics["validation/loss"] == pytest.approx(metrics["validation/loss"], rel=0.02)
+    array.save(tmp_path)
+    other.load(tmp_path)
+    assert difference(other.member_state("t0000")["model"], state["model"]) == 0
+    array.save_member("t0000", tmp_path)
+    array.load_member("t0001", tmp_path)
+    assert difference(array.member_state("t0001")["model"], state["model"]) == 0
+
+
+class Unfreezing(OwnSteps):
+    """Its first layer is frozen in the first epoch."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = super().model(hp)
+        next(model.children()).requires_grad_(False)
+        self.steps = 0
+        return model
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        self.steps += 1
+        if self.steps > 10:
+            model.requires_grad_()
+        return super().training_step(model, inputs, targets, hp)
+
+
+def test_a_training_goes_on_with_the_average_of_what_was_unfrozen(tmp_path: Path) -> None:
+    whole, first, second = solo(kind=Unfreezing), solo(kind=Unfreezing), solo(kind=Unfreezing)
+    wanted = [result.metrics for result in iter(whole.run_epoch, None)]
+    for _ in range(3):
+        first.run_epoch()
+    first.save(tmp_path)
+    second.load(tmp_path)
+    assert difference(second.state()["model"], first.state()["model"]) == 0
+    assert difference(second.state()[UNAVERAGED], first.state()[UNAVERAGED]) == 0
+    second.experiment.steps = 10  # type: ignore[attr-defined]
+    result = second.run_epoch()
+    assert result is not None
+    assert result.metrics == pytest.approx(wanted[3], rel=1e-9)
+    assert difference(second.state()["model"], whole.state()["model"]) <= EXACT
