@@ -168,12 +168,17 @@ def _largest(space: Space) -> dict[str, Any]:
 def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
     """Load all of an experiment's data, real or synthetic. Raises BadInput.
 
-    The global random generators are seeded: a split that those of NumPy or torch draw is the same when a run goes on.
+    The global random generators are seeded, those of the framework too: a split that they draw is the same when a run
+    goes on.
     """
     name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
     others_read = SetByData(code)
+    if source.kind == "torch":
+        import torch  # noqa: F401 - data() may be the first to import it, and seed_generators leaves it out until then
     try:
         with contextlib.chdir(source.folder), random_state_kept():
+            if source.kind == "keras":
+                _seed_keras()
             seed_generators(0, 0)
             splits = load()
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
@@ -190,6 +195,13 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
     if source.kind == "keras" and reads_later(splits.train_inputs):
         _require_read_by_keras(config, name, splits)
     return splits
+
+
+def _seed_keras() -> None:
+    """Seed the global generators of TensorFlow and Keras, and those of Python and NumPy."""
+    from raygpu.training.keras.quiet_import import keras
+
+    keras.utils.set_random_seed(0)
 
 
 def _require_read_by_keras(config: ProblemConfig, name: str, splits: Splits) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +18,16 @@ from experiments.digits import Cnn, Mlp
 from raygpu.config import SweepConfig, TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
-from raygpu.workflow.user_code import FULL_PRECISION, _require_changes, find, problem, training_problem, tried_step
+from raygpu.experiment import Splits
+from raygpu.workflow.user_code import (
+    FULL_PRECISION,
+    _require_changes,
+    find,
+    load_data,
+    problem,
+    training_problem,
+    tried_step,
+)
 from raygpu.workflow.validation import prepare, prepare_train
 from tests.fakes.nvml import FakeNvml
 from tests.models import few
@@ -138,3 +151,48 @@ def test_a_keras_training_may_change_its_learning_rate_and_schedule_alone() -> N
     changes.append({"epoch": 4, "momentum": 0.5})
     with pytest.raises(BadInput, match=r"changes: momentum cannot change in a Keras training.*allowed: lr, schedule"):
         _require_changes(TrainConfig.model_validate(values | {"changes": changes}), source, Mlp())
+
+
+DRAWS = """
+import sys
+from raygpu.config import SweepConfig
+from raygpu.config.source import Source
+from raygpu.experiment import Splits
+from raygpu.training.torch.experiment import TorchExperiment
+from raygpu.workflow.user_code import load_data
+
+class Drawn(TorchExperiment):
+    def model(self, hp):
+        raise NotImplementedError
+
+    def data(self):
+        import torch
+        return Splits.of(torch.rand(8, 1).numpy(), [0, 1] * 4, validation=0.5)
+
+assert "torch" not in sys.modules, "or nothing is tested"
+config = SweepConfig.model_validate({"experiment": "drawn:Drawn", "space": {}, "metric": "loss", "trials": 1})
+drawn = [load_data(config, Source("torch", "drawn:Drawn", "."), Drawn()).train_inputs for _ in range(2)]
+assert (drawn[0] == drawn[1]).all(), drawn
+"""
+
+
+def test_data_draws_the_same_whether_or_not_it_is_the_first_to_import_torch() -> None:
+    """A command's process begins without it; one of the service has imported it."""
+    drawn = subprocess.run([sys.executable, "-c", DRAWS], capture_output=True, text=True, check=False)
+    assert drawn.returncode == 0, drawn.stderr
+
+
+class DrawnByKeras(Mlp):
+    def data(self) -> Splits:
+        import keras
+
+        inputs = keras.ops.convert_to_numpy(keras.random.uniform((8, 1)))
+        return Splits.of(inputs, [0, 1] * 4, validation=0.5)
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+def test_data_draws_the_same_from_the_generator_of_keras() -> None:
+    values = {"experiment": "drawn:Drawn", "space": {}, "metric": "loss", "trials": 1}
+    config, source = SweepConfig.model_validate(values), Source("keras", "drawn:Drawn", ".")
+    one, other = (load_data(config, source, DrawnByKeras()).train_inputs for _ in range(2))
+    np.testing.assert_array_equal(one, other)
