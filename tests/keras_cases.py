@@ -59,6 +59,21 @@ class KerasNamed(KerasExperiment):
         return keras.Model(inputs, layers.Dense(10)(hidden))
 
 
+class KerasNoisy(FewKeras):
+    """Dropout, and noise at the inputs from the generator of `keras.random`."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        hidden = keras.layers.Dense(hp["hidden"], activation="relu")
+        return keras.Sequential([keras.Input((64,)), hidden, keras.layers.Dropout(0.3), keras.layers.Dense(10)])
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return inputs + keras.random.normal(keras.ops.shape(inputs))
+
+
 class KerasFragile(KerasNamed):
     """Its worker of rank 1 dies at each of the calls in `deaths`, once."""
 

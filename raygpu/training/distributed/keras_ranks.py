@@ -28,7 +28,7 @@ from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesR
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.keras.data import ReadData
-from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
+from raygpu.training.keras.keras_private_api import set_global_seed_generator
 from raygpu.training.keras.optimizers import takes_no_step
 from raygpu.training.keras.quiet_import import tf
 from raygpu.training.keras.reduction import PartGradient
@@ -57,7 +57,6 @@ class KerasParallel(ParallelTraining):
             self.solo = solo = KerasSolo(
                 experiment, splits, trial, settings, optimizer_settings=parallel.optimizer_settings
             )
-            self._generator = global_seed_generator()  # exists now, once for each device
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._note_batch_norm()
         self._data = self._samples()
@@ -125,7 +124,7 @@ class KerasParallel(ParallelTraining):
 
     def _compute(self, whole: Any, *given: Any) -> Any:
         # Each device is traced in a thread, and what keras.random draws from is each thread's own.
-        set_global_seed_generator(self._generator)
+        set_global_seed_generator(self.solo.seed_generator)
         began, solo = tf.timestamp(), self.solo
         place = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) - self.ranks.rank
         with tf.control_dependencies([began]):

@@ -27,7 +27,7 @@ from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.data import data_part, tensors
 from raygpu.training.keras.kept_layers import name_after, require_new
-from raygpu.training.keras.keras_private_api import carried
+from raygpu.training.keras.keras_private_api import carried, global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.optimizers import make_optimizer, takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
@@ -88,6 +88,8 @@ class KerasSolo(Training):
         model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
         require_new(model, experiment)
         self.model = self._on_devices(model)
+        self.seed_generator = global_seed_generator()
+        """What `keras.random` draws from while this training is traced, in any thread: made after the model's own."""
         self.scales_loss = settings.scales_loss
         self.optimizer = make_optimizer(self.optimizer_settings, scales_loss=self.scales_loss)
         self.optimizer.build(self.model.trainable_variables)
@@ -117,6 +119,7 @@ class KerasSolo(Training):
         return EpochResult(self.epoch, metrics, self.samples_per_epoch, train_s, validate_s, waited_s)
 
     def _trace(self) -> None:
+        set_global_seed_generator(self.seed_generator)
         rows, bounds = tf.TensorSpec([self.samples_per_epoch], tf.int64), tf.TensorSpec([None, 2], tf.int32)
         lrs = tf.TensorSpec([None], tf.float32)
         self._train_steps = tf.function(self._train_batches).get_concrete_function(rows, bounds, lrs)

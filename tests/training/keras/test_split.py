@@ -56,19 +56,19 @@ def test_members_equal_trials_alone(tmp_path: Path) -> None:
     on_keras_ranks(1, split_and_alone, str(tmp_path), local=2)
 
 
-def own_state(ranks: Any) -> tuple[list[float], list[float]]:
-    """The first losses of members whose `model` sets state on the experiment: in an array, and alone."""
+def first_losses(ranks: Any, kind: str, hps: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """The first losses of members of an experiment in `keras_cases`: in an array, and alone."""
     from raygpu.training.keras.solo import KerasSolo
     from raygpu.training.keras.split import KerasSplit
-    from tests.keras_cases import KerasScaled
+    from tests import keras_cases
     from tests.small_data import few
 
-    settings = Settings(1, 1, "float32", Path())
-    trials = [Trial(f"t{i}", 0, {"factor": factor}) for i, factor in enumerate((1.0, 3.0))]
-    array = KerasSplit(KerasScaled(), few(), trials, settings, width=2)
+    experiment, settings = getattr(keras_cases, kind), Settings(1, 1, "float32", Path())
+    trials = [Trial(f"t{i}", 0, hp) for i, hp in enumerate(hps)]
+    array = KerasSplit(experiment(), few(), trials, settings, width=2)
     results = array.run_epoch() or {}
     array.close()
-    alone = [KerasSolo(KerasScaled(), few(), trial, settings).run_epoch() for trial in trials]
+    alone = [KerasSolo(experiment(), few(), trial, settings).run_epoch() for trial in trials]
     return [result.metrics["train/loss"] for result in results.values()], [
         result.metrics["train/loss"] for result in alone if result
     ]
@@ -76,5 +76,12 @@ def own_state(ranks: Any) -> tuple[list[float], list[float]]:
 
 @pytest.mark.timeout(300)
 def test_each_member_has_an_experiment_of_its_own() -> None:
-    found, wanted = on_keras_ranks(1, own_state, local=2)[0]
+    found, wanted = on_keras_ranks(1, first_losses, "KerasScaled", [{"factor": 1.0}, {"factor": 3.0}], local=2)[0]
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.timeout(300)
+def test_members_draw_the_random_numbers_of_trials_alone() -> None:
+    """Of dropout, and of an augmentation from the generator of `keras.random`, which each thread has for itself."""
+    found, wanted = on_keras_ranks(1, first_losses, "KerasNoisy", [{"hidden": 8}, {"hidden": 9}], local=2)[0]
     assert found == pytest.approx(wanted, rel=1e-5)
