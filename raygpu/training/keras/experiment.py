@@ -33,7 +33,8 @@ class KerasExperiment(Experiment):
         """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,) or (batch,
         1).
 
-        A loss of the experiment's own may have one output, or targets of another shape: there is no accuracy then.
+        A loss of the experiment's own may have one output, or targets of another shape or of a floating-point type:
+        there is no accuracy then.
         """
         import keras
 
@@ -41,7 +42,8 @@ class KerasExperiment(Experiment):
         if len(labels.shape) == len(outputs.shape) and labels.shape[-1] == 1:
             labels = keras.ops.squeeze(labels, -1)
         has_classes = len(outputs.shape) == len(labels.shape) + 1 and outputs.shape[-1] != 1
-        if type(self).loss is not KerasExperiment.loss and not has_classes:
+        has_indices = "float" not in keras.backend.standardize_dtype(targets.dtype)
+        if type(self).loss is not KerasExperiment.loss and not (has_classes and has_indices):
             return {}
         hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), labels)
         return {"accuracy": keras.ops.mean(keras.ops.cast(hits, "float32"))}

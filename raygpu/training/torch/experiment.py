@@ -116,7 +116,7 @@ class TorchExperiment(Experiment):
         experiment's own also (batch, ..., classes), which counts where both are possible. targets: class indices
         (batch, ...) or (batch, 1, ...); with the default loss also class probabilities of the shape of the outputs.
         Class indices of -100 do not count. A loss of the experiment's own may have one output, or targets of another
-        shape than class indices have: there is no accuracy then.
+        shape than class indices have, or of a floating-point type: there is no accuracy then.
         """
         pair = (_own_classes if overrides(self, "loss") else _classes)(outputs, targets)
         if pair is None:
@@ -130,7 +130,9 @@ class TorchExperiment(Experiment):
 
 def _own_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return predicted classes and class indices, of one shape, for a loss of the experiment's own: the classes are in
-    the last axis or in axis 1. None if the shapes are those of neither, or of both."""
+    the last axis or in axis 1. None if the shapes are those of neither, or of both, or the targets are no indices."""
+    if targets.is_floating_point():
+        return None
     labels = _labels(outputs, targets)
     axes = {1, outputs.dim() - 1} if outputs.dim() > 1 else set()
     fitting = [axis for axis in axes if outputs.shape[axis] > 1 and outputs.select(axis, 0).shape == labels.shape]

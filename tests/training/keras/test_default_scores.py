@@ -54,3 +54,9 @@ def test_a_loss_of_its_own_without_classes_has_no_accuracy(
     outputs: tuple[int, ...], targets: tuple[int, ...], names: list[str]
 ) -> None:
     assert list(OwnLoss().metrics(np.zeros(outputs, np.float32), np.ones(targets, np.int64))) == names
+
+
+@pytest.mark.parametrize("targets", [(6,), (6, 1)])
+def test_a_regression_with_two_outputs_has_no_accuracy(targets: tuple[int, ...]) -> None:
+    """As a mean and a variance of each sample, beside the likelihood as a loss of its own."""
+    assert OwnLoss().metrics(np.zeros((6, 2), np.float32), np.ones(targets, np.float32)) == {}

@@ -71,6 +71,13 @@ def test_a_loss_of_its_own_without_classes_has_no_accuracy(outputs: tuple[int, .
         assert OwnLoss().metrics(torch.rand(outputs), torch.ones(targets, dtype=dtype)) == {}
 
 
+@pytest.mark.parametrize("targets", [(12,), (12, 1)])
+def test_a_regression_with_two_outputs_has_no_accuracy(targets: tuple[int, ...]) -> None:
+    """As a mean and a variance of each sample, beside the likelihood as a loss of its own."""
+    assert OwnLoss().metrics(torch.rand(12, 2), torch.rand(targets)) == {}
+    assert OwnLoss().metrics(torch.rand(12, 2), torch.zeros(targets, dtype=torch.int64)).keys() == {"accuracy"}
+
+
 def test_targets_may_be_class_probabilities() -> None:
     probabilities = one_hot(LABELS, 5) * 0.6 + 0.08
     assert accuracy(DEFAULTS, LOGITS, probabilities) == accuracy(DEFAULTS, LOGITS, LABELS)
