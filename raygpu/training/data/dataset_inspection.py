@@ -9,6 +9,7 @@ from typing import Any
 from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.generators import random_state_kept
+from raygpu.training.data.own_generators import own_generators, states
 from raygpu.training.data.sample_cache import SampleCache
 from raygpu.training.data.samples import Forms, ReadOptions, Samples, forms_of
 from raygpu.training.data.stream import Stream
@@ -20,6 +21,10 @@ ROOM = 0.5
 LARGE = 2**28
 """Bytes of a data set's own from which the memory that it takes is told."""
 GIB, MIB = 2**30, 2**20
+REPEATED, TIMES, LOOK_S = 16, 3, 1.0
+"""Number of samples that are read again before any is kept, the reads of each, and the seconds that this may take: an
+augmentation may leave most samples as they are."""
+DIFFER = "reading one again gives another one"
 UNSEEDED = (
     "data: {part} samples differ when they are read again: they draw random numbers from other generators than those of"
     " random, numpy.random and torch, which are seeded for each sample; no two trainings see the same data"
@@ -38,11 +43,12 @@ def inspect_dataset(
     spread = (0, samples.count // 2, samples.count - 1)
     rows = sorted(set(range(min(3, samples.count)) if isinstance(samples, Stream) else spread))
     read_s = _read_alone(samples, rows)
-    first, again = samples.learn(samples.batch(rows, 1)), samples.batch(rows, 1)
-    if not equal(first, again):
-        samples.is_random = True
-        _without(reading, part, "reading one again gives another one")
-        samples.notes = (UNSEEDED.format(part=part),)
+    first = samples.learn(samples.batch(rows, 1))
+    generators = [] if isinstance(samples, Stream) else own_generators((samples.dataset, reading.collate_fn))
+    drawn = states(generators)
+    again = samples.batch(rows, 1)
+    if not equal(first, again) or states(generators) != drawn:
+        samples.notes = _unseeded(samples)
     else:
         samples.notes = tuple(_decide_on_cache(samples, read_s, planned_bytes))
     try:
@@ -108,6 +114,28 @@ def _read_alone(samples: Samples, rows: list[int]) -> float:
     return min(seconds)
 
 
+def _unseeded(samples: Samples) -> tuple[str, ...]:
+    """Note that samples draw random numbers that nobody seeds; return a line for a person. Raises ValueError if a cache
+    was asked for."""
+    samples.is_random = True
+    _without(samples.reading, samples.part, DIFFER)
+    return (UNSEEDED.format(part=samples.part),)
+
+
+def _differ(samples: Samples) -> bool:
+    """Return whether samples differ when they are read again, of those that LOOK_S allows."""
+    end = time.perf_counter() + LOOK_S
+    with random_state_kept():
+        for row in range(min(REPEATED, samples.count)):
+            first = samples.fields(row, 1)
+            for _ in range(TIMES - 1):
+                if time.perf_counter() > end:
+                    return False
+                if not equal(first, samples.fields(row, 1)):
+                    return True
+    return False
+
+
 def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> list[str]:
     """Give the samples a cache if that is possible, and asked for or worth it; return lines for a person.
 
@@ -141,6 +169,8 @@ def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> lis
             part,
             f"they need {size}{others}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed",
         )
+    if _differ(samples):
+        return [*_unseeded(samples)]
     samples.decoded = forms
     return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({size})"]
 

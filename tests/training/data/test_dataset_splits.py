@@ -27,7 +27,7 @@ class Noise(Rows):
 
 def test_nothing_but_a_few_samples_is_read_at_first() -> None:
     train, validation = Rows(1000), Rows(500)
-    splits = dataset_splits(train, validation)
+    splits = dataset_splits(train, validation, cache=False)
     assert set(train.reads) == {0, 500, 999}
     assert set(validation.reads) == {0, 250, 499}
     assert splits.num_train == 1000

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,85 @@ def test_what_another_thread_draws_makes_no_sample_random() -> None:
 
 
 def test_a_generator_that_is_not_seeded_is_told() -> None:
-    (note,) = reading_notes(dataset_splits(OwnGenerator(), Rows(9)))
+    note = reading_notes(dataset_splits(OwnGenerator(), Rows(9), cache=False))[0]
     assert "train samples differ when they are read again" in note
+
+
+class Flips:
+    """An augmentation that leaves most samples as they are; its generator may be the class's."""
+
+    shared = np.random.RandomState(0)
+
+    def __init__(self, generator: Any = None) -> None:
+        self.generators = {"flip": generator or self.shared}
+
+    def __call__(self, row: int) -> int:
+        return -row if self.generators["flip"].random() < 0.001 else row
+
+
+class Augmented(Rows):
+    def __init__(self, augment: Any, count: int = 30) -> None:
+        super().__init__(count)
+        self.augment = augment
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.full((2,), float(self.augment(row))), row % 3
+
+
+class OfTorch:
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+
+    def __call__(self, row: int) -> int:
+        return row if torch.rand((), generator=self.generator) < 0.999 else -row
+
+
+FLIPS = Flips(np.random.default_rng(0))
+
+
+class InMethods:
+    def __call__(self, row: int) -> int:
+        return self.flipped(row)
+
+    @staticmethod
+    def flipped(row: int) -> int:
+        return FLIPS(row)
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [Flips(), Flips(random.Random(0)), FLIPS.__call__, lambda row: FLIPS(row), InMethods(), partial(FLIPS), OfTorch()],
+    ids=["of a class", "of Python", "a method", "a name in code", "in methods", "a partial", "of torch"],
+)
+def test_a_generator_of_the_data_set_s_own_is_found_however_seldom_it_changes_a_sample(augment: Any) -> None:
+    note = reading_notes(dataset_splits(Augmented(augment), Rows(9)))[0]
+    assert "train samples differ when they are read again" in note
+    for cache, validation in ((True, Rows(9)), (None, 0.2)):
+        with pytest.raises(ValueError, match=r"reading one again gives another one|draws random numbers"):
+            dataset_splits(Augmented(augment), validation, cache=cache)
+
+
+def test_a_generator_that_no_sample_draws_from_or_that_each_one_seeds_is_no_fault() -> None:
+    generator = random.Random(0)
+
+    def seeded(row: int) -> float:
+        """Return what a generator draws that this sample seeds."""
+        generator.seed(row)
+        return generator.random()
+
+    seldom = Flips()
+    for augment in (seeded, lambda row: seldom and row):
+        splits = dataset_splits(Augmented(augment), 0.2, cache=True)
+        assert not samples_of(splits).is_random
+        assert samples_of(splits).decoded
+
+
+def test_samples_that_seldom_differ_are_not_kept() -> None:
+    """Their generator is out of sight."""
+    generator = random.Random(0)
+    draws = iter(generator.random, None)
+    with pytest.raises(ValueError, match="train samples cannot be kept: reading one again gives another one"):
+        dataset_splits(Augmented(lambda row: row if next(draws) < 0.8 else -row), Rows(9), cache=True)
 
 
 def test_a_cache_has_each_sample_read_once_and_a_transform_comes_after_it() -> None:
