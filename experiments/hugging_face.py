@@ -61,13 +61,15 @@ class Texts(TorchExperiment):
         return Splits.of(tokens, generator.integers(0, 2, NUM_SYNTHETIC), validation=0.2)
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        import torch
         from transformers import AutoConfig, AutoModelForSequenceClassification, logging
 
         logging.set_verbosity_error()  # it warns of the new layer
         config = AutoConfig.from_pretrained(_folder(), num_labels=hp["classes"])
+        dtype = torch.float32  # by default that of the folder: in bfloat16 most steps of fine-tuning would round away
         if hp.get("pretrained", True):
-            return _with_mask(AutoModelForSequenceClassification.from_pretrained(_folder(), config=config))
-        return _with_mask(AutoModelForSequenceClassification.from_config(config))
+            return _with_mask(AutoModelForSequenceClassification.from_pretrained(_folder(), config=config, dtype=dtype))
+        return _with_mask(AutoModelForSequenceClassification.from_config(config, dtype=dtype))
 
 
 def _folder() -> str:

@@ -127,3 +127,10 @@ def test_what_is_missing_is_named(
         monkeypatch.setenv(name, value)
     with pytest.raises((OSError, ValueError), match=message):
         Texts().data()
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_a_folder_in_half_precision_is_trained_in_float32(texts: Path, pretrained: bool) -> None:
+    transformers.AutoModelForSequenceClassification.from_config(config("bert")).bfloat16().save_pretrained(texts)
+    model = Texts().model({**HP, "pretrained": pretrained})
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
