@@ -83,6 +83,27 @@ def test_an_experiment_does_not_take_two_gpus(tmp_path: Path, monkeypatch: pytes
         problem(prepared, *find(prepared.config, Path.cwd()))
 
 
+class Half(nn.Linear):
+    """A layer of bfloat16."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.bfloat16()).float()
+
+
+class InHalf(Mlp):
+    def model(self, hp: Any) -> nn.Module:
+        return Half(64, 10, dtype=torch.bfloat16)
+
+
+def test_parameters_in_half_precision_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml([]).install(monkeypatch)
+    config = SweepConfig.model_validate({"experiment": "cases:InHalf", "space": {}, "metric": "accuracy", "trials": 2})
+    source = Source("torch", "cases:InHalf", ".")
+    (line,) = tried_step(config, source, InHalf(), {**SHAPES[Mlp], "lr": 0.1, "batch_size": 32}).notes
+    assert line.startswith("parameters are trained in bfloat16: of a step that moves one by less than 0.2 %")
+    assert not any("parameters are trained" in line for line in notes(Mlp))
+
+
 class Small(Mlp):
     """A linear model of few samples."""
 

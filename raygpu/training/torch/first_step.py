@@ -36,6 +36,10 @@ MANY_NUMBERS = 2**24
 """Numbers of outputs above which a look at what metrics remember takes two samples alone."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 """Modules that torch by itself computes in TF32."""
+ROUNDED = (
+    "parameters are trained in {dtype}: of a step that moves one by less than {share:.2g} %, nothing is left; make the"
+    " model in float32, and compute in half precision by --gpu.precision bf16"
+)
 
 
 def first_result(
@@ -43,9 +47,9 @@ def first_result(
 ) -> tuple[EpochResult, frozenset[str], list[str], bool]:
     """Train and evaluate on a few samples, on the CPU, before anything is started.
 
-    Returns the result, the names of the hyper-parameters that were read, lines on what the training ignores, and
-    whether the model has convolutions. A very large model is evaluated alone. splits: the few samples. Raises any
-    exception of the experiment.
+    Returns the result, the names of the hyper-parameters that were read, lines on what the training ignores or rounds
+    away, and whether the model has convolutions. A very large model is evaluated alone. splits: the few samples. Raises
+    any exception of the experiment.
     """
     settings = Settings(epochs=1, threads=torch.get_num_threads(), precision="float32", folder=Path())
     experiment = own_copy(experiment)
@@ -64,7 +68,15 @@ def first_result(
             " checkpoint's state over; make it in model(hp)"
         )
     convolves = any(isinstance(module, CONVOLUTIONS) for module in training.model.modules())
-    return result, frozenset(training.hp.names_read), untrained, convolves
+    return result, frozenset(training.hp.names_read), [*untrained, *_rounded(training.model)], convolves
+
+
+def _rounded(model: nn.Module) -> list[str]:
+    """Return a line on parameters in half precision, which small steps leave as they are."""
+    for dtype in (torch.bfloat16, torch.float16):
+        if any(parameter.dtype == dtype and parameter.requires_grad for parameter in model.parameters()):
+            return [ROUNDED.format(dtype=str(dtype).removeprefix("torch."), share=100 * torch.finfo(dtype).eps / 4)]
+    return []
 
 
 def _untrained(training: TorchSolo) -> list[str]:
