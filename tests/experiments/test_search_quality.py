@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from experiments.benchmarks.search_quality import networks, problems, regret
+from experiments.benchmarks.search_quality.__main__ import NOTEBOOK_VARIABLE, end_leftovers
 from experiments.benchmarks.search_quality.problems import PROBLEMS, Score
 from experiments.benchmarks.search_quality.reports import Notebook, Report, incumbent
 from raygpu.search.trials import Trial
@@ -72,3 +75,16 @@ def test_a_training_that_is_pruned_leaves_the_next_one_its_gradients() -> None:
 def test_parts_make_up_the_whole() -> None:
     parts = problems.digits(4)
     assert sum(len(part[1]) for part in (parts.train, parts.validation, parts.test)) == 1797
+
+
+def test_what_a_search_leaves_does_not_slow_down_the_next(tmp_path: Path) -> None:
+    left, other = (
+        subprocess.Popen(["sleep", "60"], env={NOTEBOOK_VARIABLE: str(tmp_path / name)}) for name in ("a", "b")
+    )
+    try:
+        end_leftovers(tmp_path / "a")
+        assert left.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

@@ -11,9 +11,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from experiments.benchmarks import record
 from experiments.benchmarks.search_quality import regret
@@ -36,6 +39,8 @@ SEARCHERS = {
 MOMENTS_S = (30.0, 60.0, 120.0, 300.0)
 END_S = 120.0
 """Seconds that a searcher may take to end once its time is up; what it finds then does not count."""
+NOTEBOOK_VARIABLE = "SEARCH_NOTEBOOK"
+"""Variable with the path of a search's notebook, in all its processes."""
 
 
 def main() -> None:
@@ -74,11 +79,17 @@ def run(searcher: str, problem: str, seed: int, seconds: float, path: Path) -> N
     began = time.time()
     order = Search(searcher, PROBLEMS[problem], seed, Notebook(path, began), began + seconds)
     command = [sys.executable, "-m", f"{PACKAGE}.{SEARCHERS[searcher]}", *order.words()]
-    environment = os.environ | {SEED_VARIABLE: str(seed), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = os.environ | {
+        SEED_VARIABLE: str(seed),
+        NOTEBOOK_VARIABLE: str(path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     with path.with_suffix(".log").open("w") as log:
         done = subprocess.run(
             command, stdout=log, stderr=log, env=environment, timeout=seconds + END_S, check=False
         ).returncode
+    end_leftovers(path)
     if done:
         raise RuntimeError(f"{searcher} on {problem} ended with {done}: {path.with_suffix('.log')}")
     reports = order.notebook.read()
@@ -86,6 +97,17 @@ def run(searcher: str, problem: str, seed: int, seconds: float, path: Path) -> N
         raise RuntimeError(f"{searcher} on {problem} reported nothing: {path.with_suffix('.log')}")
     best = incumbent(reports, seconds)
     print(f"{problem} {seed} {searcher}: {best}, {trainings(order.notebook)} trainings", flush=True)
+
+
+def end_leftovers(path: Path) -> None:
+    """End the processes that a search has left, as raygpu's that compile for later sweeps.
+
+    They would slow down the next search, and no other one reads the folder that they fill.
+    """
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(NOTEBOOK_VARIABLE) == str(path):
+                process.kill()
 
 
 def summary(problem: str, searchers: list[str], flags: argparse.Namespace) -> dict[str, Any]:
