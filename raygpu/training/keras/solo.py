@@ -89,7 +89,7 @@ class KerasSolo(Training):
         require_new(model, experiment)
         self.model = self._on_devices(model)
         self.seed_generator = global_seed_generator()
-        """What `keras.random` draws from while this training is traced, in any thread: made after the model's own."""
+        """Generator of `keras.random` while this training is traced, in any thread; made after those of the model."""
         self.scales_loss = settings.scales_loss
         self.optimizer = make_optimizer(self.optimizer_settings, scales_loss=self.scales_loss)
         self.optimizer.build(self.model.trainable_variables)
