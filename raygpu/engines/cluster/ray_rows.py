@@ -31,10 +31,10 @@ class RayRows:
             return raygpu.dataset_splits(rows, validation=0.2, targets="label")
 
     The dataset is executed once, over all nodes, when this object is made; its rows keep the order of what it reads, so
-    that a share of them is the same samples in every command. One that `materialize()` has executed has the order that
-    it was given there. The blocks stay in Ray's object store, which moves to disk what memory does not hold. A row is a
-    dict of NumPy arrays and numbers. It is read by the training's own process: processes of torch's `DataLoader` are
-    not connected to Ray.
+    that a share of them is the same samples in every command, where `random_shuffle` and the like have a seed. One that
+    `materialize()` has executed has the order that it was given there. The blocks stay in Ray's object store, which
+    moves to disk what memory does not hold. A row is a dict of NumPy arrays and numbers. It is read by the training's
+    own process: processes of torch's `DataLoader` are not connected to Ray.
     """
 
     needs_training_process = True

@@ -9,7 +9,6 @@ from typing import Any
 from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.generators import random_state_kept
-from raygpu.training.data.own_generators import own_generators, states
 from raygpu.training.data.sample_cache import SampleCache
 from raygpu.training.data.samples import Forms, ReadOptions, Samples, forms_of
 from raygpu.training.data.stream import Stream
@@ -22,8 +21,8 @@ LARGE = 2**28
 """Bytes of a data set's own from which the memory that it takes is told."""
 GIB, MIB = 2**30, 2**20
 REPEATED, TIMES, LOOK_S = 16, 3, 1.0
-"""Number of samples that are read again before any is kept, the reads of each, and the seconds that this may take: an
-augmentation may leave most samples as they are."""
+"""Number of samples that are read again before any is kept or is one of a share, the reads of each, and the seconds
+that this may take: an augmentation may leave most samples as they are."""
 DIFFER = "reading one again gives another one"
 UNSEEDED = (
     "data: {part} samples differ when they are read again: they draw random numbers from other generators than those of"
@@ -43,11 +42,8 @@ def inspect_dataset(
     spread = (0, samples.count // 2, samples.count - 1)
     rows = sorted(set(range(min(3, samples.count)) if isinstance(samples, Stream) else spread))
     read_s = _read_alone(samples, rows)
-    first = samples.learn(samples.batch(rows, 1))
-    generators = [] if isinstance(samples, Stream) else own_generators((samples.dataset, reading.collate_fn))
-    drawn = states(generators)
-    again = samples.batch(rows, 1)
-    if not equal(first, again) or states(generators) != drawn:
+    first, again = samples.learn(samples.batch(rows, 1)), samples.batch(rows, 1)
+    if not equal(first, again):
         samples.notes = _unseeded(samples)
     else:
         samples.notes = tuple(_decide_on_cache(samples, read_s, planned_bytes))
@@ -122,8 +118,9 @@ def _unseeded(samples: Samples) -> tuple[str, ...]:
     return (UNSEEDED.format(part=samples.part),)
 
 
-def _differ(samples: Samples) -> bool:
-    """Return whether samples differ when they are read again, of those that LOOK_S allows."""
+def differ(samples: Samples) -> bool:
+    """Return whether samples differ when they are read again, of those that LOOK_S allows; note whether reading them
+    draws random numbers that are seeded."""
     end = time.perf_counter() + LOOK_S
     with random_state_kept():
         for row in range(min(REPEATED, samples.count)):
@@ -151,6 +148,8 @@ def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> lis
         return _without(reading, part, "a stream is read anew in each epoch") if reading.cache else []
     if reading.collate_fn is not None:
         return _without(reading, part, "collate_fn makes batches of whole samples, which need not have one form")
+    if differ(samples):
+        return [*_unseeded(samples)]
     if samples.is_random:
         return _without(
             reading, part, "reading one draws random numbers; what is random can come after the cache, as transform="
@@ -169,8 +168,6 @@ def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> lis
             part,
             f"they need {size}{others}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed",
         )
-    if _differ(samples):
-        return [*_unseeded(samples)]
     samples.decoded = forms
     return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({size})"]
 
