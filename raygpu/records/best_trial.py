@@ -106,9 +106,18 @@ def training_values(
         "epochs": epochs,
         "seed": trial.seed,
         "hyperparameters": dict(trial.hyperparameters),
+        **training_settings(config),
         "source": _given(source),
     }
     return _given(values)
+
+
+def training_settings(config: SweepConfig) -> dict[str, dict[str, Any]]:
+    """Return the tables of settings, beside the hyper-parameters, on which a trial's training depends: those that are
+    not the default."""
+    tables = {"gpu": config.gpu.model_dump(include={"precision"}, exclude_defaults=True)}
+    tables["data"] = config.data.model_dump(include={"synthetic", "samples_per_epoch"}, exclude_defaults=True)
+    return {name: table for name, table in tables.items() if table}
 
 
 def command_line(config: SweepConfig, trial: Trial) -> str | None:

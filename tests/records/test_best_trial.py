@@ -51,6 +51,18 @@ def test_a_file_has_what_the_trial_was(tmp_path: Path) -> None:
     assert TrainConfig.model_validate(values).hyperparameters == TRIAL.hyperparameters
 
 
+def test_a_file_has_the_settings_on_which_the_training_depends(tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "mine")
+    own = config(direction="min", gpu={"precision": "bf16"}, data={"samples_per_epoch": 64, "synthetic": True})
+    write_best(folder, own, TrialRecord(TRIAL, score=0.5))
+    values = tomllib.loads(folder.best_toml.read_text())
+    assert values["gpu"] == {"precision": "bf16"}
+    assert values["data"] == {"samples_per_epoch": 64, "synthetic": True}
+    read = TrainConfig.model_validate(values)
+    assert read.gpu.precision == "bf16"
+    assert read.data.samples_per_epoch == 64
+
+
 @pytest.mark.parametrize("score", [None, 0.5])
 def test_what_is_not_known_is_left_out(score: float | None) -> None:
     found = training_values(config(data={"synthetic": True}), "mine", TRIAL, score=score, score_epoch=None, epochs=None)
