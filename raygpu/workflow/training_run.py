@@ -252,6 +252,7 @@ class TrainingRun:
             checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
             warm_start=begun_with.uri if begun_with is not None else None,
             run=self.folder.name,
+            folds=config.source.get("folds"),
         )
 
     def _take(self, report: WorkerReport | Notice) -> None:

@@ -63,6 +63,8 @@ class WorkerTask:
     """URI of a trial's checkpoint, whose parameters the training begins with; None for fresh parameters."""
     run: str = ""
     """Name of the training."""
+    folds: int | None = None
+    """Number of folds of the sweep of a function that is trained again; None without folds."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ class RankGroup:
         os.environ.update(thread_environment(task.threads))
         os.chdir(task.source.folder)
         self._task, self.mailbox = task, mailbox
-        self._settings = Settings(task.epochs, task.threads, task.precision, Path.cwd())
+        self._settings = Settings(task.epochs, task.threads, task.precision, Path.cwd(), folds=task.folds)
         self.ranks = _ranks(task, self._settings)
         self._devices = _placed(self.ranks.gather(_devices(task)), len(task.devices))
         """Index of each rank's device."""

@@ -25,15 +25,15 @@ class FunctionTraining(Training):
     """Training of a user's function, which runs only while the next epoch is asked for.
 
     The function gets one dict: the hyper-parameters, and `epochs` and `seed`, in a cross-validation `fold` and `folds`
-    too, unless the space has its own. Its lists and dicts are copies, which the function may change. Metrics that it
-    returns are its one report, if it has made none.
+    too, unless the space has its own. `fold` is None where the best trial of one is trained again. Its lists and dicts
+    are copies, which the function may change. Metrics that it returns are its one report, if it has made none.
     """
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], trial: Trial, settings: Settings) -> None:
         self.function = function
         self.epochs = settings.epochs
         self.epoch = 0
-        folds = {"fold": trial.fold, "folds": settings.folds} if trial.fold is not None else {}
+        folds = {"fold": trial.fold, "folds": settings.folds} if settings.folds is not None else {}
         values = copy.deepcopy(dict(trial.hyperparameters))  # trials that draw the same list have one object
         self.config = {"seed": trial.seed, "epochs": settings.epochs, **folds, **values}
         self._channel = _Handover()

@@ -241,7 +241,10 @@ def test_a_function_is_told_its_fold() -> None:
     result = FunctionTraining(train, trial, Settings(None, 1, "float32", Path(), folds=5)).run_epoch()
     assert result is not None
     assert result.metrics == {"fold": 2, "folds": 5}
-    assert "fold" not in FunctionTraining(train, Trial("t0000", 0, {}), Settings(None, 1, "float32", Path())).config
+    alone = Trial("t0000", 0, {})
+    assert "fold" not in FunctionTraining(train, alone, Settings(None, 1, "float32", Path())).config
+    again = FunctionTraining(train, alone, Settings(None, 1, "float32", Path(), folds=5))
+    assert again.config["fold"] is None, "the best trial, trained again on all data"
 
 
 def test_a_thread_that_outlives_its_trial_reports_nothing_into_the_next_one(tmp_path: Path) -> None:
