@@ -25,8 +25,8 @@ class PlacedMemory:
         self._bytes = [0] * len(devices)
         self._saved: dict[int, tuple[int, int]] = {}
         """Bytes and device index of each saved activation, by its storage's address."""
-        self._own: set[int] = set()
-        """Addresses of the parameters' and buffers' storages."""
+        self._own: dict[int, torch.UntypedStorage] = {}
+        """Storages of parameters and buffers by their addresses, which no activation gets while they are kept here."""
         for device in devices if self.measured else ():
             torch.cuda.reset_peak_memory_stats(device)
 
@@ -35,7 +35,8 @@ class PlacedMemory:
         if id(tensor) not in self._index:
             self._bytes[index] += tensor.nbytes * (2 if tensor.requires_grad else 1)
         self._index[id(tensor)] = index
-        self._own.add(tensor.untyped_storage().data_ptr())
+        storage = tensor.untyped_storage()
+        self._own[storage.data_ptr()] = storage
 
     def held(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note data that stays on device 0."""
