@@ -11,7 +11,7 @@ import torch
 from raygpu.training.base import ARRAY_CHECKPOINT
 from raygpu.training.fused.loss_scales import SKIPPED, member_scale
 from raygpu.training.torch.models import CHECKPOINT, load_checkpoint
-from raygpu.training.torch.parameter_average import UNAVERAGED
+from raygpu.training.torch.parameter_average import AVERAGED, UNAVERAGED
 
 
 def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
@@ -36,7 +36,8 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
     unaveraged = {name: model[saved["owners"][name]] for name in saved["names"]}
     if average and saved["averaged"][place]:
         averaged = model | average
-        models = {"model": {name: averaged[saved["owners"][name]] for name in saved["names"]}, UNAVERAGED: unaveraged}
+        evaluated = {name: averaged[saved["owners"][name]] for name in saved["names"]}
+        models = {"model": evaluated, UNAVERAGED: unaveraged, AVERAGED: [*parameters]}
     else:
         models = {"model": unaveraged}
     return {

@@ -12,6 +12,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 UNAVERAGED = "unaveraged"
 """Entry of a checkpoint: the state dict with which a training goes on, where `model` is the average."""
+AVERAGED = "averaged"
+"""Entry of a checkpoint: the names of the parameters that have an average."""
 
 
 def average_dtype(tensor: torch.Tensor) -> torch.dtype:
@@ -93,13 +95,14 @@ class ParameterAverage:
         buffers = [buffer.clone() for buffer in self._buffers]
         in_half = [value for value in self._trained if average_dtype(value) != value.dtype]
         trained = [value.detach().clone() for value in in_half]
-        self._exchange()
+        pairs = list(zip(self._trained, self.averages, strict=False))
+        _exchange(pairs)
         _write(self._buffers, self._of_buffers())
         try:
             yield
         finally:
             evaluated = [buffer.clone() for buffer in self._buffers]  # before the exchange: one may view a parameter
-            self._exchange()
+            _exchange(pairs[::-1])  # two may share memory: the last to write is the first to take back
             _write(in_half, trained)
             for average, value in zip(self._of_buffers(), evaluated, strict=True):
                 average.copy_(torch.where(average.to(value.dtype) == value, average, value))
@@ -108,15 +111,6 @@ class ParameterAverage:
     def _of_buffers(self) -> list[torch.Tensor]:
         """Return the averages of the buffers."""
         return (self.averages or [])[len(self._trained) :]
-
-    @torch.no_grad()
-    def _exchange(self) -> None:
-        """Exchange the parameters and their averages, tensor by tensor. An average of more digits stays as it is."""
-        for parameter, average in zip(self._trained, self.averages or [], strict=False):
-            current_value = parameter.detach().clone()
-            parameter.copy_(average)
-            if average.dtype == parameter.dtype:
-                average.copy_(current_value)
 
     def _in_half(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the averages of half precision by the names that a state dict of the model has."""
@@ -129,6 +123,12 @@ class ParameterAverage:
             if id(value) in averages and average_dtype(value) != value.dtype:
                 yield name, averages[id(value)]
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters that have an average."""
+        trained = set(map(id, self._trained))
+        return [name for name, parameter in self._model.named_parameters() if id(parameter) in trained]
+
     def write_unrounded(self, state: dict[str, Any]) -> None:
         """Write to a state dict of the model, on the host, the averages that the model has rounded."""
         state.update((name, average.to("cpu", copy=True)) for name, average in self._in_half() if name in state)
@@ -136,15 +136,17 @@ class ParameterAverage:
     def load_average(self, state: Mapping[str, Any]) -> None:
         """Take the averages of a checkpoint, whose own values the model has by now, and keeps.
 
-        A parameter that was unfrozen before the checkpoint has an average there, and goes on with it.
+        A parameter that was unfrozen before the checkpoint has an average there, and goes on with it. A checkpoint
+        without names, as of an older version, has one of each parameter whose two values differ.
         """
         own_values = [value.detach().clone() for value in self._model.parameters()]
         self._model.load_state_dict(state["model"])
-        trained = set(map(id, self._trained))
+        names, trained = state.get(AVERAGED), set(map(id, self._trained))
         self._trained += [
             parameter
-            for parameter, own_value in zip(self._model.parameters(), own_values, strict=True)
-            if id(parameter) not in trained and not torch.equal(parameter, own_value)
+            for (name, parameter), own_value in zip(self._model.named_parameters(), own_values, strict=True)
+            if id(parameter) not in trained
+            and (name in names if names is not None else not torch.equal(parameter, own_value))
         ]
         self.averages = [_begun(value) for value in self.values]
         for name, average in self._in_half():
@@ -155,6 +157,16 @@ class ParameterAverage:
 def _begun(value: torch.Tensor) -> torch.Tensor:
     """Return an average that begins with this value."""
     return value.detach().to(average_dtype(value), copy=True)
+
+
+@torch.no_grad()
+def _exchange(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Exchange parameters and their averages, pair by pair. An average of more digits stays as it is."""
+    for parameter, average in pairs:
+        current_value = parameter.detach().clone()
+        parameter.copy_(average)
+        if average.dtype == parameter.dtype:
+            average.copy_(current_value)
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ from raygpu.training.torch.models import (
     initial_model,
     load_checkpoint,
 )
-from raygpu.training.torch.parameter_average import UNAVERAGED, ParameterAverage, unaveraged
+from raygpu.training.torch.parameter_average import AVERAGED, UNAVERAGED, ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import (
     Accumulator,
@@ -295,8 +295,8 @@ class TorchSolo(Training):
 
     def state(self) -> dict[str, Any]:
         """Return the state dicts of a checkpoint: `model`, which was evaluated, `optimizer` and `loss_scale`; with an
-        average also the model with which the training goes on."""
-        states = {"optimizer": self.optimizer.state_dict(), "loss_scale": self.loss_scale.state_dict()}
+        average also the model with which the training goes on, and the names of the averaged parameters."""
+        states: dict[str, Any] = {"optimizer": self.optimizer.state_dict(), "loss_scale": self.loss_scale.state_dict()}
         if not self.evaluates_others:
             return {"model": self.model.state_dict(), **states}
         trained = host_copy(self.model.state_dict())
@@ -304,6 +304,7 @@ class TorchSolo(Training):
             evaluated = host_copy(self.model.state_dict())
             if self.average is not None:
                 self.average.write_unrounded(evaluated)
+                states[AVERAGED] = self.average.names
         return {"model": evaluated, UNAVERAGED: trained, **states}
 
     def load_state(self, state: Mapping[str, Any], epoch: int) -> None:
