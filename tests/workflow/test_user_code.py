@@ -95,13 +95,57 @@ class InHalf(Mlp):
         return Half(64, 10, dtype=torch.bfloat16)
 
 
-def test_parameters_in_half_precision_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+class UnderNoGrad(nn.Sequential):
+    """A body that gets no gradient, and a head."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = self[0](x)
+        return self[1](x)  # type: ignore[no-any-return]
+
+
+class HeadAlone(Mlp):
+    """Its body is of bfloat16, and not trained."""
+
+    kind: type[nn.Sequential] = UnderNoGrad
+
+    def model(self, hp: Any) -> nn.Module:
+        return self.kind(Half(64, 16, dtype=torch.bfloat16), nn.Linear(16, 10))
+
+
+class HeadAndBody(HeadAlone):
+    kind = nn.Sequential
+
+
+class StepsOfItsOwn(InHalf):
+    def optimizer(self, model: nn.Module, hp: Any) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class NoSteps(InHalf):
+    def optimizer(self, model: nn.Module, hp: Any) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(InHalf, True), (HeadAndBody, True), (NoSteps, True), (HeadAlone, False), (StepsOfItsOwn, False), (Mlp, False)],
+)
+def test_parameters_that_half_precision_rounds_are_told(
+    kind: type[Mlp], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     FakeNvml([]).install(monkeypatch)
     config = SweepConfig.model_validate({"experiment": "cases:InHalf", "space": {}, "metric": "accuracy", "trials": 2})
     source = Source("torch", "cases:InHalf", ".")
-    (line,) = tried_step(config, source, InHalf(), {**SHAPES[Mlp], "lr": 0.1, "batch_size": 32}).notes
-    assert line.startswith("parameters are trained in bfloat16: of a step that moves one by less than 0.2 %")
-    assert not any("parameters are trained" in line for line in notes(Mlp))
+    lines = tried_step(config, source, kind(), {**SHAPES[Mlp], "lr": 0.1, "batch_size": 32}).notes
+    words = "parameters are trained in bfloat16: of a step that moves one by less than 0.2 %"
+    assert [line.startswith(words) for line in lines] == [True] * told
+
+
+def test_a_large_model_in_half_precision_is_told_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml([]).install(monkeypatch)
+    monkeypatch.setattr("raygpu.training.base.LARGE", 10)
+    test_parameters_that_half_precision_rounds_are_told(InHalf, True, monkeypatch)
 
 
 class Small(Mlp):

@@ -22,8 +22,10 @@ from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.own_copy import own_copy
 from raygpu.training.random_outputs import SEEDS
+from raygpu.training.rounded_steps import rounding_lines
 from raygpu.training.sample_pairs import TARGETS, Rows, broadcast_shapes, common_shape, over_pairs, varied_rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
+from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.random_outputs import random_outputs, substitutes
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
@@ -36,10 +38,6 @@ MANY_NUMBERS = 2**24
 """Numbers of outputs above which a look at what metrics remember takes two samples alone."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 """Modules that torch by itself computes in TF32."""
-ROUNDED = (
-    "parameters are trained in {dtype}: of a step that moves one by less than {share:.2g} %, nothing is left; make the"
-    " model in float32, and compute in half precision by --gpu.precision bf16"
-)
 
 
 def first_result(
@@ -68,15 +66,23 @@ def first_result(
             " checkpoint's state over; make it in model(hp)"
         )
     convolves = any(isinstance(module, CONVOLUTIONS) for module in training.model.modules())
-    return result, frozenset(training.hp.names_read), [*untrained, *_rounded(training.model)], convolves
+    return result, frozenset(training.hp.names_read), [*untrained, *_rounded(training)], convolves
 
 
-def _rounded(model: nn.Module) -> list[str]:
-    """Return a line on parameters in half precision, which small steps leave as they are."""
-    for dtype in (torch.bfloat16, torch.float16):
-        if any(parameter.dtype == dtype and parameter.requires_grad for parameter in model.parameters()):
-            return [ROUNDED.format(dtype=str(dtype).removeprefix("torch."), share=100 * torch.finfo(dtype).eps / 4)]
-    return []
+def _rounded(training: TorchSolo) -> list[str]:
+    """Return a line on parameters in half precision that got a gradient in the step, for raygpu's own optimizer: one of
+    the experiment's may keep what is rounded away. Of a large model, which takes no step, all count that may get
+    one."""
+    optimizer = vars(training).get("optimizer")
+    if optimizer is None:
+        trained = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
+    elif isinstance(optimizer, BuiltinOptimizer):
+        steps = max(1, optimizer.num_steps)
+        rows = zip(optimizer.parameters, optimizer.missed, strict=True)
+        trained = [parameter for parameter, missed in rows if missed < steps]
+    else:
+        return []
+    return rounding_lines(str(parameter.dtype).removeprefix("torch.") for parameter in trained)
 
 
 def _untrained(training: TorchSolo) -> list[str]:
