@@ -18,6 +18,7 @@ from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import RANDOM_STATE, KerasSolo, no_gpu
 from raygpu.training.keras.tracing_check import evaluation, trace
 from raygpu.training.own_copy import own_copy
+from raygpu.training.rounded_steps import rounding_lines
 
 DRAWING = {"Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"}
 DRAWING |= {"RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal"}
@@ -37,8 +38,8 @@ def first_result(
     """Train and evaluate on a few samples, on the CPU, before anything is started.
 
     Returns the result, the names of the hyper-parameters that were read, a line for each thing that a training ignores
-    or a checkpoint does not hold, and the names of the metrics that a loaded model has not. A very large model is
-    evaluated alone. splits: the few samples. Raises any exception of the experiment.
+    or rounds away or a checkpoint does not hold, and the names of the metrics that a loaded model has not. A very large
+    model is evaluated alone. splits: the few samples. Raises any exception of the experiment.
     """
     settings = Settings(epochs=1, threads=tf.config.threading.get_intra_op_parallelism_threads(), precision="float32",
                         folder=Path())  # fmt: skip
@@ -53,7 +54,10 @@ def first_result(
         lines, lost = _lost(training, before)
         if trains and any(operator in DRAWING for operator in _operators(training)):
             lines.append(LOST.format("tf.random draws numbers", "keras.random's are drawn again where a trial goes on"))
-    return result, frozenset(training.hp.names_read), (*_own_loop(training.model), *lines), lost
+    # Of a large model, which takes no step, all variables count that may get a gradient.
+    trained = training.model.trainable_variables if training.stepped is None else training.stepped
+    ignored = [*_own_loop(training.model), *rounding_lines(variable.dtype for variable in trained)]
+    return result, frozenset(training.hp.names_read), (*ignored, *lines), lost
 
 
 def _require_no_sums(training: KerasSolo) -> None:

@@ -97,6 +97,8 @@ class KerasSolo(Training):
         self._train_steps: Any = None
         self._evaluate_rows: Any = tf.function(self._evaluate_batch)
         self._random_states: list[Any] = []
+        self.stepped: list[Any] | None = None
+        """Variables with a gradient, which steps change; None before a step is traced."""
 
     def _on_devices(self, model: keras.Model) -> keras.Model:
         return model
@@ -205,6 +207,7 @@ class KerasSolo(Training):
         # Embeddings give sparse gradients, which neither the norm nor a decay can use.
         pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in all_pairs if gradient is not None]
         gradients, used = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        self.stepped = used
         self.optimizer.learning_rate = lr
         self.optimizer.apply(gradients, used)
         return loss
@@ -267,7 +270,7 @@ class KerasSolo(Training):
         self.train_data.close()
         self.validation_data.close()
         del self.model, self.optimizer, self.train_data, self.validation_data
-        del self._train_steps, self._evaluate_rows, self._random_states
+        del self._train_steps, self._evaluate_rows, self._random_states, self.stepped
         keras.utils.clear_session(free_memory=False)  # True collects too, and a collection visits every object there is
         name_after(self.experiment)
         gc.collect()  # traced functions and models refer to each other

@@ -263,6 +263,25 @@ class OwnStep(Plain):
         return Model([keras.layers.Input((64,)), keras.layers.Dense(10)])
 
 
+class InHalf(Plain):
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers, half = keras.layers, {"dtype": "bfloat16"}
+        return keras.Sequential([layers.Input((64,)), layers.Dense(8, **half), layers.Dense(10, **half)])
+
+
+class HeadAlone(Plain):
+    """Its body is of bfloat16, and gets no gradient."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        inputs = keras.Input((64,))
+        values = keras.layers.Dense(8, dtype="bfloat16")(inputs)
+        return keras.Model(inputs, keras.layers.Dense(10)(keras.ops.stop_gradient(values)))
+
+
 def first(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
     pytest.importorskip("tensorflow")
     from raygpu.training.keras.first_step import first_result
@@ -279,6 +298,7 @@ def first(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
         (CountingLoss, "tf.Variable calls changes while it trains, and a checkpoint does not hold it"),
         (Compiled, "model(hp) returns a model that is compiled: it is trained by the experiment's loss()"),
         (OwnStep, "model(hp) returns a model with a train_step() of its own: it is trained by the experiment's"),
+        (InHalf, "parameters are trained in bfloat16: of a step that moves one by less than 0.2 %"),
     ],
 )
 def test_what_is_ignored_or_lost_is_told(kind: Any, words: str) -> None:
@@ -287,7 +307,7 @@ def test_what_is_ignored_or_lost_is_told(kind: Any, words: str) -> None:
     assert ("validation/loss" in lost) == (kind in (Counting, CountingLoss)), "of a loaded model"
 
 
-@pytest.mark.parametrize("kind", [Plain, HeldFresh, UnusedSum, Remembering, KeepingATensor])
+@pytest.mark.parametrize("kind", [Plain, HeldFresh, UnusedSum, Remembering, KeepingATensor, HeadAlone])
 def test_what_a_checkpoint_holds_is_not(kind: Any) -> None:
     assert first(kind) == ((), frozenset())
 
