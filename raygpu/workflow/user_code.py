@@ -47,6 +47,8 @@ FULL_PRECISION = (
     "gpu.precision: float32 computes convolutions in full; torch by itself takes TF32 for them on this machine's GPU,"
     " which is faster and less precise: --gpu.precision tf32 takes it for them and for matrix products"
 )
+EXTRAS = {"torch": "torch", "keras": "tensorflow"}
+"""Package that a kind of experiment needs."""
 NUM_TRIED = 3
 """Number of trials of which a first step is tried, until one works."""
 
@@ -106,7 +108,7 @@ def _require_own_seeds(config: SweepConfig) -> None:
 
 def _require_framework(source: Source) -> None:
     """Raise BadInput if the experiment's framework is not installed here."""
-    extra = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
+    extra = EXTRAS.get(source.kind)
     if extra is not None and importlib.util.find_spec(extra) is None:
         raise BadInput(f"experiment: {source.name} needs {extra}, which is not installed here: pip install {extra}")
 
@@ -173,8 +175,7 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
     """
     name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
     others_read = SetByData(code)
-    if source.kind == "torch":
-        import torch  # noqa: F401 - data() may be the first to import it, and seed_generators leaves it out until then
+    _import_framework(source)
     try:
         with contextlib.chdir(source.folder), random_state_kept():
             if source.kind == "keras":
@@ -195,6 +196,20 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
     if source.kind == "keras" and reads_later(splits.train_inputs):
         _require_read_by_keras(config, name, splits)
     return splits
+
+
+def _import_framework(source: Source) -> None:
+    """Import the experiment's framework: data() may be the first to do so, and seed_generators leaves it out until
+    then. Raises BadInput."""
+    try:
+        with random_state_kept():
+            if source.kind == "keras":
+                import raygpu.training.keras.quiet_import  # noqa: F401 - to be seeded
+            else:
+                import torch  # noqa: F401 - to be seeded
+    except Exception as error:  # of a broken installation: a library that is missing, another version of NumPy
+        extra = EXTRAS[source.kind]
+        raise BadInput(f"experiment: {source.name} needs {extra}, which cannot be loaded: {one_line(error)}") from error
 
 
 def _seed_keras() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -261,3 +262,24 @@ def test_data_draws_the_same_from_the_generator_of_keras() -> None:
     config, source = SweepConfig.model_validate(values), Source("keras", "drawn:Drawn", ".")
     one, other = (load_data(config, source, DrawnByKeras()).train_inputs for _ in range(2))
     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "extra"),
+    [("torch", "torch", "torch"), ("keras", "raygpu.training.keras.quiet_import", "tensorflow")],
+)
+def test_a_framework_that_cannot_be_loaded_is_a_line(
+    kind: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, *arguments: Any) -> Any:
+        """Import a module; of the framework raise what a missing library does."""
+        if name == module:
+            raise OSError("libcudart.so.12: cannot open shared object file")
+        return imported(name, *arguments)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", load)
+    values = {"experiment": "mine:Mine", "space": {}, "metric": "loss", "trials": 1}
+    line = f"experiment: mine:Mine needs {extra}, which cannot be loaded: OSError: libcudart.so.12: cannot"
+    with pytest.raises(BadInput, match=line):
+        load_data(SweepConfig.model_validate(values), Source(kind, "mine:Mine", "."), Small())
