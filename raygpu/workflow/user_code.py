@@ -15,7 +15,7 @@ from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, 
 from raygpu.config.population_section import OF_RATE
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
-from raygpu.errors import BadInput, one_line
+from raygpu.errors import BadInput, UnknownMetric, one_line
 from raygpu.experiment import (
     Arrays,
     Experiment,
@@ -263,7 +263,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         except StepFailed as error:
             failed.append((values, error))
             continue
-        metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+        metric = _metric(config, code, step)
         _require_kept_score(step, metric, registers=False)
         read = step.read | used_by_raygpu(code, source.kind, values, prepared.space)
         name_warnings = misspelt(config.space, values, read) or unread(values, read)
@@ -308,7 +308,7 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
         return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
     _require_taken_by_optimizer(config, source, code)
-    metric = Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+    metric = _metric(config, code, step)
     _require_kept_score(step, metric, registers=config.registered_name is not None)
     values = config.hyperparameters
     lines = misspelt(values, values, step.read)
@@ -321,6 +321,19 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     searched = part_of(config, step.splits, config.hyperparameters)
     notes += cut_lines(step.splits, searched)
     return Problem(source, code, searched, notes, test=step.splits.for_test())
+
+
+def _metric(config: SweepConfig | TrainConfig, code: Experiment, step: FirstStep) -> str:
+    """Return the reported name of the configured metric. Raises UnknownMetric, which tells why there is no accuracy."""
+    try:
+        return Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+    except UnknownMetric as error:
+        types = [array.dtype for array in named(step.splits.train_targets).values()]
+        is_default = type(code).metrics.__module__.startswith("raygpu.")
+        if config.metric.removeprefix("validation/") != "accuracy" or not is_default or types[0].kind != "f":
+            raise
+        why = f"the default accuracy takes class indices that are integers, and the targets are {types[0]}"
+        raise UnknownMetric(f"{error}; {why}: let data() return integers, or write metrics()") from None
 
 
 def _require_kept_score(step: FirstStep, metric: str, *, registers: bool) -> None:

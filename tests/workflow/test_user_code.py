@@ -18,10 +18,11 @@ from torch import nn
 from experiments.digits import Cnn, Mlp
 from raygpu.config import SweepConfig, TrainConfig
 from raygpu.config.source import Source
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, UnknownMetric
 from raygpu.experiment import Splits
 from raygpu.workflow.user_code import (
     FULL_PRECISION,
+    _metric,
     _require_changes,
     find,
     load_data,
@@ -157,6 +158,51 @@ class Small(Mlp):
 
     def model(self, hp: Any) -> nn.Module:
         return nn.Linear(64, 10)
+
+
+class FloatClasses(Small):
+    """Class indices of float64, which its loss takes as integers."""
+
+    def data(self) -> Any:
+        splits = few(300, 20)
+        return Splits(
+            splits.train_inputs,
+            splits.train_targets.astype(float),
+            splits.validation_inputs,
+            splits.validation_targets.astype(float),
+        )
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return nn.functional.cross_entropy(outputs, targets.long())
+
+
+class IntegerClasses(FloatClasses):
+    def data(self) -> Any:
+        return few(300, 20)
+
+
+class OwnMetrics(FloatClasses):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {}
+
+
+def test_a_default_accuracy_that_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml([]).install(monkeypatch)
+    values = {"experiment": "mine:Mine", "space": {}, "metric": "accuracy", "trials": 1}
+    source = Source("torch", "mine:Mine", ".")
+
+    def metric(code: Any, name: str = "accuracy") -> str:
+        config = SweepConfig.model_validate(values | {"metric": name, "direction": "max"})
+        return _metric(config, code, tried_step(config, source, code, {"lr": 0.1}))
+
+    assert metric(IntegerClasses()) == "validation/accuracy"
+    assert metric(FloatClasses(), "loss") == "validation/loss"
+    why = "the default accuracy takes class indices that are integers, and the targets are float64"
+    with pytest.raises(UnknownMetric, match=f"metric: read 'accuracy'; the experiment reports: .*loss; {why}"):
+        metric(FloatClasses())
+    for code, name in ((FloatClasses(), "f1"), (OwnMetrics(), "accuracy")):
+        with pytest.raises(UnknownMetric, match=r"validation/loss$"):
+            metric(code, name)
 
 
 class OwnOptimizer(Small):
