@@ -282,6 +282,20 @@ def test_a_run_that_was_killed_while_it_waited_ends_as_it_was(
     assert tree.mlflow.get_run(tree.run_id).info.status == ("KILLED" if interrupted else "FINISHED")
 
 
+def test_a_run_that_was_killed_after_a_resume_does_not_end_as_it_had_ended_before(
+    config: SweepConfig, folder: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = begun(config, folder)
+    folder.write_summary(SUMMARY | {"tracking": session.identity(interrupted=False)})
+    folder.begin_again()
+    session.writer.close(30)
+    assert deliver.main([str(folder)]) == 0
+    assert "it has not ended: " in capsys.readouterr().out
+    tree = session.tree()
+    assert tree is not None
+    assert tree.mlflow.get_run(tree.run_id).info.status == "RUNNING"
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_run_of_a_training_that_failed_stays_a_failed_one(
     config: SweepConfig,

@@ -138,7 +138,12 @@ def test_a_training_that_begins_again_has_nothing_to_show_yet(
 
 def test_a_resumed_run_is_shown_as_it_is_now_and_not_as_it_ended_before(tmp_path: Path) -> None:
     run = sweep_folder(tmp_path / "run", trials=[record(i, 0.5, "interrupted" if i else "stopped") for i in range(2)])
+    ended = run.read_summary() or {}
     run.begin_again()
+    assert main([str(run.path)]) == 0
+    page = run.report.read_text()
+    assert "Plan and outcome" in page
+    assert "run was resumed at" in page
     noted = {"event": "epochs", "trial": "t0001", "at": 5e9, "rows": [[4, {"validation/accuracy": 0.96}]]}
     with run.timeline.open("a") as file:
         file.write(json.dumps(noted) + "\n")
@@ -146,11 +151,23 @@ def test_a_resumed_run_is_shown_as_it_is_now_and_not_as_it_ended_before(tmp_path
     page = run.report.read_text()
     assert "1 of 2" in page
     assert '<td class="text">t0001</td><td class="number">0.96</td><td class="text">under way</td>' in page
+    assert '<td class="text">gelu</td>' in page
+    assert "run was resumed at" not in page
     assert '<td class="text">t0000</td><td class="number">0.5</td><td class="text">stopped</td>' in page
-    assert not run.plots.exists()
-    run.write_summary({**(run.read_summary() or {}), "starts": 2})
+    assert "Plan and outcome" not in page
+    run.write_summary(ended)
     assert main([str(run.path)]) == 0
     assert "Plan and outcome" in run.report.read_text()
+    assert "run was resumed at" not in run.report.read_text()
+
+
+def test_a_comparison_says_which_run_was_resumed_since(tmp_path: Path) -> None:
+    runs = [sweep_folder(tmp_path / name) for name in ("first", "second")]
+    runs[1].begin_again()
+    out = tmp_path / "comparison.html"
+    assert main([*(str(run.path) for run in runs), "--out", str(out)]) == 0
+    assert "second was resumed at" in out.read_text()
+    assert "first was resumed at" not in out.read_text()
 
 
 @pytest.mark.parametrize("make", [pack_folder, place_folder, balance_folder])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raygpu.config import read_toml
@@ -15,7 +15,7 @@ from raygpu.planning.profiles import Profile
 from raygpu.planning.under_use import Underutilization, under_use
 from raygpu.records import profile_store, sets_csv, timeline, trials_csv
 from raygpu.records.json_files import read_json
-from raygpu.records.run_directory import STARTS, RunDirectory
+from raygpu.records.run_directory import RESUMED_AT, RunDirectory
 from raygpu.records.sets_csv import SetRow
 from raygpu.records.timeline import TRAINING, Occupancy, RunTimeline
 from raygpu.records.trials_csv import TrialRow
@@ -33,7 +33,7 @@ class RunData:
     config: Mapping[str, Any]
     """Content of `config.toml`."""
     summary: Mapping[str, Any]
-    """Content of `summary.json`."""
+    """Content of `summary.json`; with RESUMED_AT where a later start has noted nothing since."""
     trials: list[TrialRow]
     """The trials of a sweep; empty for another run."""
     timeline: RunTimeline
@@ -44,8 +44,8 @@ class RunData:
     advice: Mapping[str, Any] | None = None
     """Content of `advice.json`; None without an advice."""
     ended: bool = True
-    """Whether its last start has a summary; without one, the trials are those of the timeline, without
-    hyper-parameters."""
+    """Whether the summary is of the last start that has noted anything; without one, the trials are those of the
+    timeline, with hyper-parameters where an earlier start has ended."""
 
     @property
     def name(self) -> str:
@@ -78,32 +78,21 @@ class RunData:
     @classmethod
     def load(cls, folder: RunDirectory) -> RunData:
         """Read the files. Raises BadInput if one is damaged, or if there is nothing to show yet."""
-        kind, summary = folder.kind, folder.read_summary()
+        kind, summary = folder.kind, folder.read_last_summary()
         if kind == "pack":
             return cls._of_pack(folder)
-        if summary is None or summary.get(STARTS, 1) < folder.starts:
-            return cls._under_way(folder)
-        return cls(
-            folder=folder,
-            kind=kind,
-            config=read_toml(folder.config),
-            summary=summary,
-            trials=trials_csv.read(folder.trials_csv),
-            timeline=timeline.read(folder.timeline),
-            sets=sets_csv.read(folder.sets_csv),
-        )
-
-    @classmethod
-    def _under_way(cls, folder: RunDirectory) -> RunData:
-        """Read a run whose last start has no end, as it is under way or was killed: what its timeline has."""
-        run_timeline, config = timeline.read(folder.timeline), read_toml(folder.config)
-        if not run_timeline.curves:
-            again = folder.resumed_by(folder.kind)
+        config, run_timeline = read_toml(folder.config), timeline.read(folder.timeline)
+        trials = trials_csv.read(folder.trials_csv)
+        if summary is None and not run_timeline.curves:
+            again = folder.resumed_by(kind)
             raise BadInput(
                 f"{folder}: has not ended, and has no epoch in timeline.jsonl yet; if it was killed: {again}"
             )
-        trials = _so_far(run_timeline, config, trials_csv.read(folder.trials_csv))
-        return cls(folder, folder.kind, config, {}, trials, run_timeline, ended=False)
+        if summary is None or (RESUMED_AT in summary and run_timeline.goes_on_after(summary[RESUMED_AT])):
+            trials = _so_far(run_timeline, config, trials)
+            return cls(folder, kind, config, {}, trials, run_timeline, ended=False)
+        sets = sets_csv.read(folder.sets_csv)
+        return cls(folder, kind, config, summary, trials, run_timeline, sets)
 
     @classmethod
     def _of_pack(cls, folder: RunDirectory) -> RunData:
@@ -158,26 +147,36 @@ class RunData:
 
 
 def _so_far(found: RunTimeline, config: Mapping[str, Any], earlier: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return a row for each trial of a timeline, with its score so far. earlier: the trials at an earlier start's
-    end."""
+    """Return a row for each trial of a timeline, with its score so far, and for each at an earlier start's end."""
+    if TRAINING in found.curves:
+        return []
     metric = config.get("metric", "loss")
     scoring = Scoring(metric, maximizes(metric, config.get("direction")), config.get("score", "last"))
     stays = {trial: stay for stay in found.occupancies for trial in stay.trial_ids}
+    rows = {row.trial_id: _without_epochs(row, found, stays.get(row.trial_id)) for row in earlier}
     earlier_rows = {row.trial_id: row for row in earlier}
-    rows = []
     for trial, curve in found.curves.items():
+        row, epochs = earlier_rows.get(trial), max(curve)
+        status = _status_so_far(stays.get(trial), found.ended_s[trial][epochs])
+        if row is not None and row.epochs == epochs and row.status not in ({"failed", "interrupted"} - {status}):
+            rows[trial] = row
+            continue
         scores = TrialScores()
         for epoch, metrics in sorted(curve.items()):
             with suppress(UnknownMetric):
                 scores.take(scoring, EpochResult(epoch, metrics))
-        row, epochs = earlier_rows.get(trial), max(curve)
-        if row is not None and row.epochs == epochs and row.status not in ("failed", "interrupted"):
-            status = row.status
-        else:
-            status = _status_so_far(stays.get(trial), found.ended_s[trial][epochs])
-        loss = scores.loss(scoring.score_rule)
-        rows.append(TrialRow(trial, status, scores.score(scoring), epochs, None, None, {}, loss))
-    return [] if TRAINING in found.curves else rows
+        score, loss = scores.score(scoring), scores.loss(scoring.score_rule)
+        hyperparameters = row.hyperparameters if row is not None else {}
+        rows[trial] = TrialRow(trial, status, score, epochs, None, None, hyperparameters, loss)
+    return list(rows.values())
+
+
+def _without_epochs(row: TrialRow, found: RunTimeline, stay: Occupancy | None) -> TrialRow:
+    """Return the row of a trial of an earlier start's end that has no epoch in the timeline. stay: its last one."""
+    status = _status_so_far(stay, max(found.starts, default=0.0))
+    if row.trial_id in found.furthest:  # it is trained again from its beginning
+        return replace(row, status=status, score=None, epochs=0, validation_loss=None)
+    return replace(row, status=status) if row.status == "interrupted" else row
 
 
 def _status_so_far(stay: Occupancy | None, last_epoch_s: float) -> str:

@@ -10,7 +10,9 @@ import json
 import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -47,9 +49,8 @@ PROGRESS = "progress.json"
 """File, in a checkpoint, that says how far the training had got."""
 ENDED = "ended"
 """Key, in the run's state, of the status with which a training without a summary has ended: failed."""
-STARTS = "starts"
-"""Key, in the run's state and in its summary, of the number of starts; the summary of an earlier end has a smaller
-one."""
+RESUMED_AT = "resumed_at"
+"""Key, in the summary of an earlier end, of the moment at which a later start went on with the run, in Unix seconds."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
@@ -340,15 +341,6 @@ class RunDirectory:
         return read_json(self.run, "restore it, or begin a new run") or {}
 
     @property
-    def starts(self) -> int:
-        """Number of starts; only those count that could restore the run's state, and 1 is the first one."""
-        return int(self.read_run().get(STARTS, 1))
-
-    def begin_again(self) -> None:
-        """Count a start that goes on with the run: until its end, the summary is that of an earlier one."""
-        self.write_run({STARTS: self.starts + 1})
-
-    @property
     def kind(self) -> str:
         """Command that began the run: a key of KINDS. Raises BadInput if the run's state is damaged."""
         kind = self.read_run().get("kind", "pack" if self.profile.is_file() else "sweep")
@@ -373,5 +365,21 @@ class RunDirectory:
         write_whole(self.summary, json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
-        """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""
+        """Return the content of `summary.json`; None of a run whose last start has no end. Raises BadInput if it is
+        damaged."""
+        summary = self.read_last_summary()
+        return None if summary is None or RESUMED_AT in summary else summary
+
+    def read_last_summary(self) -> dict[str, Any] | None:
+        """Return the content of `summary.json`, with RESUMED_AT where it is of an earlier start's end; None of a run
+        that has never ended. Raises BadInput if it is damaged."""
         return read_json(self.summary, "--resume writes it anew")
+
+    def begin_again(self) -> None:
+        """Note in the summary of an earlier end, if there is one, that the run goes on; its own end replaces it."""
+        with suppress(BadInput):  # a damaged summary tells of no end
+            summary = self.read_last_summary()
+            if summary is not None and RESUMED_AT not in summary:
+                self.write_summary(summary | {RESUMED_AT: round(time.time(), 2)})
+                if self.storage is not None:
+                    self.storage.upload(self.summary)

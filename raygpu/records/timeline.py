@@ -63,6 +63,12 @@ class RunTimeline:
     host: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     """Moments and readings of the machine: `cpu_pct`, the use of all CPUs; empty where workers run on other nodes."""
 
+    def goes_on_after(self, moment: float) -> bool:
+        """Return whether it has an epoch, or the end of a trial, after a moment in Unix seconds."""
+        epochs = (max(moments.values()) for moments in self.ended_s.values())
+        ends = (stay.ended_s for stay in self.occupancies if stay.end in ("complete", "error"))
+        return max((*epochs, *ends), default=0.0) > moment
+
 
 class Timeline:
     """Writer of `timeline.jsonl`. Safe to call from any thread; lines wait in memory until `flush`.

@@ -97,11 +97,12 @@ class _Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Content of `summary.json`. Raises BadInput if the run has not ended yet."""
+        """Content of `summary.json`. Raises BadInput if the run has not ended yet, or not since it was resumed."""
         summary = self.directory.read_summary()
         if summary is None:
             command = self.directory.resumed_by(self.directory.kind)
-            raise BadInput(f"{self.folder} has no summary yet; go on with: {command}")
+            lacks = "has not ended since it was resumed" if self.directory.summary.exists() else "has no summary yet"
+            raise BadInput(f"{self.folder} {lacks}; go on with: {command}")
         return summary
 
 
@@ -152,7 +153,7 @@ class SweepRun(_Run):
 
     @cached_property
     def trials(self) -> list[SweepTrial]:
-        """All trials that have begun, in the order of their ids."""
+        """All trials that had begun when the run last ended, in the order of their ids."""
         space = self._space
 
         def trial(row: Mapping[str, str]) -> SweepTrial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raygpu import __version__
@@ -16,7 +17,7 @@ from raygpu.cli.report.pictures import write_pictures
 from raygpu.cli.report.place_page import place_page
 from raygpu.cli.report.sweep_page import sweep_page
 from raygpu.cli.report.training_page import training_page
-from raygpu.cli.report.under_way_page import under_way_page
+from raygpu.cli.report.under_way_page import earlier_ends, under_way_page
 from raygpu.cli.under_use_view import under_use_lines, waiting_lines
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, one_line
@@ -46,7 +47,7 @@ def write_report(run: RunData, warn: Callable[[str], None], out: Path | None = N
         raise BadInput(
             f"{run.folder}: its files have not what the report needs ({error}); another raygpu wrote them"
         ) from error
-    path = _write(out or run.folder.report, page)
+    path = _write(out or run.folder.report, replace(page, sections=[*earlier_ends([run]), *page.sections]))
     if out is None and run.ended:
         write_pictures(page, run, warn)
     return path

@@ -100,7 +100,7 @@ def progress_of(folder: Path) -> float:
         if directory.trials_csv.is_file():
             with directory.trials_csv.open(newline="") as file:
                 return sum(float(row.get("epochs") or 0) for row in csv.DictReader(file))
-        summary = directory.read_summary()
+        summary = directory.read_last_summary()
         return max(float((summary or {}).get("epochs") or 0), _saved(directory))
     except (OSError, ValueError, TypeError, csv.Error):
         return 0.0

@@ -24,7 +24,7 @@ from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.planning.sweep_schedule import schedule_of
 from raygpu.records.clock import Stages
-from raygpu.records.run_directory import STARTS, RunDirectory
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
@@ -219,7 +219,6 @@ class SweepUnderWay:
             self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
-        self.summary[STARTS] = self.folder.starts
         self._take_noted_score()
         if self.resuming:
             sets = records.sets() if not records.repetition.is_single else []
@@ -260,7 +259,7 @@ class SweepUnderWay:
         if len(self.config.metrics) < 2:
             return frozenset()
         try:
-            return frozenset(each["trial_id"] for each in (self.folder.read_summary() or {}).get("front", ()))
+            return frozenset(each["trial_id"] for each in (self.folder.read_last_summary() or {}).get("front", ()))
         except (BadInput, KeyError, TypeError):
             return frozenset()
 

@@ -20,7 +20,7 @@ from raygpu.engines.cluster import ray_files
 from raygpu.errors import RaygpuError, TrackingError
 from raygpu.experiment import take
 from raygpu.records.clock import Stages
-from raygpu.records.run_directory import ENDED, STARTS, RunDirectory
+from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.scratch import fetched
 from raygpu.records.training_progress import History, Progress, Restored
@@ -328,7 +328,6 @@ class TrainingRun:
                     ended,
                     self.stages,
                 )
-                summary[STARTS] = self.folder.starts
                 summary |= {TEST: self.on_test.as_dict()} if self.on_test is not None else {}
                 summary["tracking"] = self.session.identity(interrupted=interrupted)
                 if self._is_function:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from raygpu.errors import BadInput
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_data import RunData
+from raygpu.records.run_directory import RESUMED_AT, RunDirectory
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
+from tests.report_cases import sweep_folder
 
 HOLD = """
 import sys, time
@@ -57,6 +60,34 @@ def test_the_error_of_a_failed_training_stays_when_another_machine_hands_over(tm
     second.error.unlink()  # it has ended well since
     second.hand_over()
     assert not storage.has("error.txt")
+
+
+def test_another_machine_learns_that_a_run_goes_on_before_its_timeline_comes(tmp_path: Path) -> None:
+    first, second = (sweep_folder(tmp_path / name) for name in ("first", "second"))
+    storage = Storage(str(tmp_path / "shared"))
+    here, there = (RunDirectory(folder.path, storage) for folder in (first, second))
+    here.publish()
+    here.begin_again()
+    there._download(storage)
+    assert there.read_summary() is None
+    read = RunData.load(there)
+    assert (read.ended, len(read.trials), RESUMED_AT in read.summary) == (True, 20, True)
+
+
+def test_a_run_that_was_resumed_twice_goes_on_from_the_first_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunDirectory(tmp_path)
+    folder.begin_again()
+    assert not folder.summary.exists()
+    folder.write_summary({"num_trials": 3})
+    for moment in (10.0, 20.0):
+        monkeypatch.setattr(time, "time", lambda moment=moment: moment)
+        folder.begin_again()
+    assert folder.read_last_summary() == {"num_trials": 3, RESUMED_AT: 10.0}
+    folder.summary.write_text("{")
+    folder.begin_again()
+    assert folder.summary.read_text() == "{"
 
 
 class Bucket:

@@ -52,6 +52,13 @@ def test_trials_have_their_values_in_the_space_s_own_types(tmp_path: Path) -> No
     assert _of_trial(run.best)["hyperparameters"] == first
 
 
+def test_a_sweep_that_goes_on_has_no_summary_of_its_end_before(tmp_path: Path) -> None:
+    run = opened(tmp_path, {"x": 1}, (0, "finished", 0.9, {"x": 1}))
+    run.directory.begin_again()
+    with pytest.raises(BadInput, match="has not ended since it was resumed; go on with: raygpu sweep --resume"):
+        run.best  # noqa: B018
+
+
 def test_a_data_frame_keeps_texts_that_pandas_takes_for_missing(tmp_path: Path) -> None:
     texts = ["None", "NA", "null", "nan"]
     space = {"name": {"choice": texts}, "set": {"choice": texts}, "x": {"choice": [0.5, math.nan]}}

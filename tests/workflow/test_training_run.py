@@ -67,12 +67,13 @@ def test_a_resume_replaces_the_epochs_after_its_checkpoint_everywhere_but_in_mlf
         first.end_epoch(epoch, 1.0 / epoch)  # and it is killed after its checkpoint of epoch 5
     assert list(first.in_mlflow) == [1, 2, 3, 4, 5, 6, 7]
     second = Started(tmp_path, resuming=True)
+    second.folder.write_summary({"epochs": 5})
     second.join(5, Restored(5, {"loss": 0.2}, Best(0.2, 5)))
     assert second.lines == ["goes on after epoch 5; MLflow keeps epochs 6 to 7 of the attempt before"]
     assert list(second.in_timeline) == [1, 2, 3, 4, 5]
     second.end_epoch(6, 3.0)  # and it is killed again, before MLflow gets anything of it
     assert not second.written
-    assert second.folder.starts == 2, "until its end, the summary is the first one's"
+    assert second.folder.read_summary() is None, "until its end, the summary is the first one's"
     third = Started(tmp_path, resuming=True)
     third.join(5, Restored(5, {"loss": 0.2}, Best(0.2, 5)))
     for epoch in (6, 7, 8):
@@ -89,13 +90,14 @@ def test_after_a_lost_worker_the_last_attempt_alone_counts(tmp_path: Path) -> No
     for epoch in range(1, 8):
         run.end_epoch(epoch, 1.0 / epoch)
         run._take(Saved(epoch, 0, 1.0 / epoch, best=True))
+    run.folder.write_summary({"epochs": 3})
     run.join(0, Restored(0, {}, None), notes=("a note", "another"))
     assert run.lines == [
         "a note",
         "another",
         "a worker was lost; the training goes on after epoch 0; MLflow keeps epochs 1 to 7 of the attempt before",
     ]
-    assert run.folder.starts == 1
+    assert run.folder.read_summary() == {"epochs": 3}, "as before"
     assert (run.history.epoch, run.history.metrics, run.history.best) == (0, {}, None)
     assert run.history.curve() == []
     for epoch in (1, 2):

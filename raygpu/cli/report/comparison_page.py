@@ -9,6 +9,7 @@ from raygpu.cli.report.content import Page, Section, Table, given
 from raygpu.cli.report.curve_figures import best_so_far
 from raygpu.cli.report.measured_comparison import measured_comparison
 from raygpu.cli.report.time_figures import wall_time
+from raygpu.cli.report.under_way_page import earlier_ends
 from raygpu.errors import BadInput
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import KINDS
@@ -31,7 +32,7 @@ def comparison_page(runs: Sequence[RunData]) -> Page:
         facts, sections = [(run.name, _score(run)) for run in runs], _sections(runs)
     else:
         facts, sections = measured_comparison(runs)
-    shown = [section for section in [*sections, _differences(runs)] if section]
+    shown = [section for section in [*earlier_ends(runs), *sections, _differences(runs)] if section]
     return Page(f"{len(runs)} runs side by side", ", ".join(run.name for run in runs), facts, shown)
 
 

@@ -70,10 +70,17 @@ class ArrayCallback(tune.Callback):
         """Tune trials that have reported where they run."""
         self._under_way: dict[str, int] = {}
         """Number of trials that each Tune trial trains."""
+        self._has_stepped = False
 
     def _detail(self, line: Callable[[], str]) -> None:
         if self.live.detail is not None:
             self.live.detail(line())
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Note at Tune's first step, when all of an earlier start's state is restored, that the sweep goes on."""
+        if not self._has_stepped:
+            self._has_stepped = True
+            self.live.run_directory.begin_again()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Start the members' records, and begin or restart their MLflow runs."""
@@ -338,7 +345,6 @@ class ArrayCallback(tune.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the saved state; called by a resumed sweep before any trial starts."""
-        self.live.run_directory.begin_again()
         self.live.records.restore(state["records"])
         tune_folder = self.live.run_directory.tune
         self.live.checkpoints = {name: moved(uri, tune_folder) for name, uri in state["checkpoints"].items()}

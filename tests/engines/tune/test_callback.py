@@ -241,3 +241,17 @@ def test_at_the_first_step_of_a_resume_the_search_hears_what_tune_has_under_way(
     update.on_step_begin(0, trials)
     update.on_step_begin(1, trials)
     assert taken == [{"tune1": ArrayConfig.of(alone.trial.config)}]
+
+
+def test_a_sweep_goes_on_once_its_state_is_restored_and_not_if_that_fails(tmp_path: Path) -> None:
+    alone = Alone(tmp_path)
+    folder = alone.live.run_directory = RunDirectory(tmp_path)
+    folder.write_summary({"num_trials": 1})
+    with pytest.raises(KeyError):
+        alone.callback.set_state({})
+    assert folder.read_summary() == {"num_trials": 1}
+    alone.callback.on_step_begin(0, [])
+    earlier = folder.read_last_summary()
+    assert folder.read_summary() is None
+    alone.callback.on_step_begin(1, [])
+    assert folder.read_last_summary() == earlier
