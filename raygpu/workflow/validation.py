@@ -44,6 +44,10 @@ NOT_FROM_WORKERS = (
     " results are kept by --tracking.enabled false --storage s3://BUCKET/FOLDER"
 )
 """Advice for a job whose own process measures."""
+MEASURED_HERE = "a measurement keeps its results below runs_dir alone by --storage local, whatever its file says"
+"""Advice for a measurement by the file of a sweep, whose storage this machine may not reach."""
+LOCAL_WINS = "give one of the two; where the file has a storage, --storage local leaves it out"
+"""Advice for a run whose file has a storage and whose flags have a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,10 +317,15 @@ def _stored(config: ProblemConfig) -> dict[str, str]:
         return {}
     storage = Storage.at(config.storage)
     if storage.path is None:
-        storage.check()
+        try:
+            storage.check()
+        except BadInput as error:
+            if is_job() or not isinstance(config, PackConfig | PlaceConfig):
+                raise
+            raise BadInput(f"{error}; {MEASURED_HERE}") from error
         return {"storage": storage.uri}
     if config.runs_dir != type(config).model_fields["runs_dir"].default:
-        raise BadInput(f"runs_dir: {config.storage} is where runs' folders go, by storage; give one of the two")
+        raise BadInput(f"runs_dir: {config.storage} is where runs' folders go, by storage; {LOCAL_WINS}")
     return {"storage": LOCAL, "runs_dir": str(storage.path)}
 
 

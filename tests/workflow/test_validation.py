@@ -9,7 +9,7 @@ import pytest
 
 from raygpu.config import PackConfig, PlaceConfig, SweepConfig, TrainConfig
 from raygpu.errors import BadInput
-from raygpu.storage import JOB_VARIABLE
+from raygpu.storage import JOB_VARIABLE, Storage
 from raygpu.workflow.submission import IN_THE_JOB
 from raygpu.workflow.validation import prepare, prepare_pack, prepare_place, prepare_train
 from tests.fakes.nvml import FakeNvml
@@ -55,3 +55,23 @@ def test_a_job_that_measures_names_a_way_without_mlflow(
     advised = "--tracking.enabled false --storage s3://BUCKET/FOLDER" in str(refused.value)
     assert advised == (command in IN_THE_JOB)
     assert len(refused.value.faults) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("storage", ["shared", "s3://bucket/runs"])
+def test_a_storage_of_a_sweep_s_file_is_left_out_by_the_flag_that_its_refusal_names(
+    command: str, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_credentials(self: Storage) -> None:
+        """Refuse as a storage does."""
+        raise BadInput(f"storage: {self} cannot be used: no credentials")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Storage, "check", without_credentials)
+    kind, check, values = COMMANDS[command]
+    values = {"experiment": "a:b", "tracking": {"enabled": False}, "runs_dir": str(tmp_path / "here"), **values}
+    with pytest.raises(BadInput, match=r"runs_dir: shared is where|storage: s3://bucket/runs cannot be") as refused:
+        check(kind.model_validate({**values, "storage": storage}), "x")
+    assert ("--storage local" in str(refused.value)) == (storage == "shared" or command in ("pack", "place"))
+    config = check(kind.model_validate({**values, "storage": "local"}), "x").config
+    assert (config.storage, config.runs_dir) == ("local", str(tmp_path / "here"))
