@@ -52,7 +52,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.training.distributed.batch_split import checked, require_batch, spread
 from raygpu.workflow import balance_results
 from raygpu.workflow.ray_startup import ray_starting
-from raygpu.workflow.run_folder import removed_if_failed
+from raygpu.workflow.run_folder import published, removed_if_failed
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import Problem, find, require_experiment, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
@@ -304,22 +304,22 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceVerdict,
     console.results(["", *balance_view.table(devices, verdict, measuring.readings), ""])
     console.results(lines)
     folder.trials.rmdir()
-    folder.write_config(config, source_folder, kind="balance")
+    RunDirectory(folder.path).write_config(config, source_folder, kind="balance")
     summary = balance_results.summary(config.name, measuring.configured, devices, verdict, measuring.readings)
     summary["lines"] = lines
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"
     balance_results.write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
     files = [folder.summary, target, *report_of(folder, console.line, console.warn)]
-    folder.publish()
-    console.result(f"table, plot and data in {folder}")
     try:
-        if config.tracking.enabled:
-            from raygpu.tracking.measurement_run import log_balance
+        with published(folder, console.warn) as kept:
+            console.result(f"table, plot and data in {kept}")
+            if config.tracking.enabled:
+                from raygpu.tracking.measurement_run import log_balance
 
-            shown = measurement_description(config, folder, lines, [f"{typed('train')} {target}"])
-            names = [device.name for device in devices]
-            console.line(f"MLflow: {log_balance(config, names, verdict, files, shown)}")
+                shown = measurement_description(config, kept, lines, [f"{typed('train')} {target}"])
+                names = [device.name for device in devices]
+                console.line(f"MLflow: {log_balance(config, names, verdict, files, shown)}")
     finally:
         console.result(f"train with these shares: {typed('train')} {target}")
     return BalanceResult(summary, folder.path)

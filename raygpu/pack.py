@@ -38,7 +38,7 @@ from raygpu.planning.advice import advise as judge
 from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.packing import MeasuredTraining, find_training, measure, measure_scaling, plan_pack
-from raygpu.workflow.run_folder import removed_if_failed
+from raygpu.workflow.run_folder import published, removed_if_failed
 from raygpu.workflow.run_report import report_of
 
 DEFAULT = Path("conf/pack/digits.toml")
@@ -91,15 +91,16 @@ def run(
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
     with removed_if_failed(folder):
         profile = _profiled(measuring, ways, notes, folder, console)
-        folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
+        RunDirectory(folder.path).write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder)
     files += report_of(folder, console.line, console.warn)
     path = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
     verdict = profile_view.verdict(profile)
     try:
-        folder.publish()
-        console.result(f"table, plot and data in {folder}" + (f"; the profile, for sweeps, is {path}" if path else ""))
-        _track(config, profile, {}, files, measurement_description(config, folder, verdict), console)
+        with published(folder, console.warn) as kept:
+            for_sweeps = f"; the profile, for sweeps, is {path}" if path else ""
+            console.result(f"table, plot and data in {kept}{for_sweeps}")
+            _track(config, profile, {}, files, measurement_description(config, kept, verdict), console)
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
     return PackResult(profile, folder.path, verdict)
@@ -132,7 +133,7 @@ def advise(
         advice = judge(profile)
         scaling = measure_scaling(measuring, folder, console.line) if advice.answer == "one" else Scaling()
         advice = judge(profile, scaling)
-        folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
+        RunDirectory(folder.path).write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = [*_write(profile, folder), folder.advice]
         folder.advice.write_text(json.dumps(asdict(advice) | {"kept": is_kept}, indent=1))
     files += report_of(folder, console.line, console.warn)
@@ -140,9 +141,9 @@ def advise(
     verdict = advice_view.verdict(profile, advice)
     devices = {"pack/advice/devices": advice.devices} if advice.answer in ("one", "several") else {}
     try:
-        folder.publish()
-        console.result(f"advice, plots and data in {folder}")
-        _track(config, profile, devices, files, measurement_description(config, folder, [verdict]), console)
+        with published(folder, console.warn) as kept:
+            console.result(f"advice, plots and data in {kept}")
+            _track(config, profile, devices, files, measurement_description(config, kept, [verdict]), console)
     finally:
         console.result(verdict)
     return Advised(advice, profile, folder.path, verdict)
@@ -221,8 +222,8 @@ def compare(
     path = folder.path / "devices.png"
     data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""
     draw(f"{profiles[0].subject.source}{data}", device_figures(profiles, units), path)
-    folder.publish()
-    console.result(f"plot: {folder.shared / path.name}")
+    with published(folder, console.warn) as kept:
+        console.result(f"plot: {kept.shared / path.name}")
     return ComparedProfiles(profiles, path)
 
 

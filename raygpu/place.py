@@ -42,7 +42,7 @@ from raygpu.training.model_placement import placements
 from raygpu.training.torch.experiment import own_methods
 from raygpu.workflow.data_parts import cut_lines, part_of
 from raygpu.workflow.ray_startup import measuring_ray, require_no_ray
-from raygpu.workflow.run_folder import removed_if_failed
+from raygpu.workflow.run_folder import published, removed_if_failed
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPlace, prepare_place
@@ -109,7 +109,7 @@ def run(
     measured, comparison = done.placements, compare(done.placements)
     console.results(["", *placement_view.table(measured, comparison), "", *placement_view.details(measured)])
     folder.trials.rmdir()
-    folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
+    RunDirectory(folder.path).write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
     files = _write(measured, folder)
     verdict = placement_view.verdict(measured, comparison, simulated=planned.simulated, device=planned.device)
     verdict += placement_view.memory_lines(measured, done.fewest_devices)
@@ -117,14 +117,14 @@ def run(
     folder.write_summary(summary)
     files += report_of(folder, console.line, console.warn)
     try:
-        folder.publish()
-        console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder}")
-        if config.tracking.enabled:
-            from raygpu.tracking.measurement_run import log_placements
+        with published(folder, console.warn) as kept:
+            console.result(f"table, plot and traces (for ui.perfetto.dev) in {kept}")
+            if config.tracking.enabled:
+                from raygpu.tracking.measurement_run import log_placements
 
-            shown = measurement_description(config, folder, verdict)
-            url = log_placements(config, planned.device, measured, comparison, files, shown)
-            console.result(f"MLflow: {url}")
+                shown = measurement_description(config, kept, verdict)
+                url = log_placements(config, planned.device, measured, comparison, files, shown)
+                console.result(f"MLflow: {url}")
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
     return PlacementResult(summary, folder.path, verdict)

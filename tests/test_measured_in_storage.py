@@ -10,7 +10,7 @@ import pytest
 import raygpu
 from raygpu import pack, place
 from raygpu.planning import plausibility
-from raygpu.storage import Storage, _file_system
+from raygpu.storage import Storage, StorageError, _file_system
 from tests.services.s3 import BUCKET, s3
 
 PACKED = 'epochs = 1\nexperiment = "tests.pack_functions:steady"\n[space]\npause_s = 0.001\n'
@@ -64,3 +64,24 @@ def test_a_comparison_of_placements(
     again = elsewhere("placed", here / "elsewhere", monkeypatch)
     assert isinstance(again, raygpu.api.PlaceRun)
     assert len(again.to_dataframe()) == 4
+
+
+def test_a_measurement_whose_storage_fails_at_its_end_is_kept_here(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def upload(self: Storage, path: Path) -> None:
+        """Fail as a storage does."""
+        raise StorageError(f"storage: {self}: no answer")
+
+    Path("mine.toml").write_text(PACKED)
+    monkeypatch.setattr(Storage, "upload", upload)
+    tracked = list[object]()
+    monkeypatch.setattr(pack, "_track", lambda *given: tracked.append(given))
+    assert pack.main([*FLAGS, "--name", "lost", "--rounds", "1", "--window-s", "0.05", "--most", "1"]) == 1
+    shown = capsys.readouterr()
+    assert f"table, plot and data in {here / 'runs/lost'}; " in shown.out
+    assert "no answer; the results are in" in shown.out.replace("\n", " ")
+    assert "s3://raygpu/runs/lost lacks results, which are in" in shown.err
+    assert len(tracked) == 1
+    again = raygpu.open_run("runs/lost")
+    assert isinstance(again, raygpu.api.PackRun)

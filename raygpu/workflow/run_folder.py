@@ -1,4 +1,4 @@
-"""The folder of a run that begins."""
+"""The folder of a run that begins, and that of a measurement which has ended."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from raygpu.engines.cluster import ray_files
 from raygpu.errors import RaygpuError, one_line
 from raygpu.records.begun_run import begun
 from raygpu.records.run_directory import RunDirectory
+from raygpu.storage import StorageError
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -51,3 +52,20 @@ def removed_if_failed(folder: RunDirectory) -> Iterator[None]:
         folder.remove()
         raise
     begun.set(folder)
+
+
+@contextmanager
+def published(folder: RunDirectory, warn: Callable[[str], None]) -> Iterator[RunDirectory]:
+    """Copy the folder of a measurement into object storage, if it goes there; yield the one that has the results.
+
+    Where that fails, it is the folder here, and the block gives the results to MLflow all the same. Raises StorageError
+    after it. Until then a measurement writes into the folder here alone, so that no fault of the storage removes it.
+    """
+    try:
+        folder.publish()
+    except StorageError as error:
+        warn(f"{error}; the results are in {folder.path}")
+        yield RunDirectory(folder.path)
+        raise StorageError(f"{folder} lacks results, which are in {folder.path}") from error
+    else:
+        yield folder
