@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +47,7 @@ WANTED = {
     int: "a number is wanted",
     float: "a number is wanted",
     list: "a list is wanted",
+    dict: "a table is wanted",
 }
 """Messages to text for a hyper-parameter whose value in the file has another type; bool is also an int."""
 C = TypeVar("C", bound=ProblemConfig)
@@ -116,10 +118,26 @@ def _own_value(key: str, text: str, below: Any) -> Any:
     if value != text:  # TOML, of which quoted text is a part
         return value
     wanted = next((words for kind, words in WANTED.items() if isinstance(below, kind)), None)
-    if wanted is None and (isinstance(below, str) or text.lower() not in ("true", "false")):
+    if wanted is None and not isinstance(below, str):
+        wanted = _wanted_in_place_of(text)
+    if wanted is None:
         return text
     flag, quoted = f"--{key.replace('_', '-')}", f"'\"{text}\"'"
-    raise BadInput(f"{flag}: read {text!r}; {wanted or WANTED[bool]}; text is given in quotes: {quoted}")
+    raise BadInput(f"{flag}: read {text!r}; {wanted}; text is given in quotes: {quoted}")
+
+
+def _wanted_in_place_of(text: str) -> str | None:
+    """Return a message to text that is no TOML and looks like a value of another type; None for other text."""
+    if text.lower() in ("true", "false"):
+        return WANTED[bool]
+    if text.lower() in ("none", "null"):
+        return "a value is wanted, or no flag"
+    with suppress(ValueError):
+        float(text)
+        return WANTED[float]
+    if text.startswith("{"):
+        return WANTED[dict]
+    return WANTED[list] if "," in text or text.startswith(("[", "(")) else None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_a_hyperparameters_flag_keeps_the_dots_and_dashes_of_its_name() -> None:
     assert load(None, flags, TrainConfig, given).hyperparameters == {"net.lr": 0.2, "my-lr": 0.3, "new": 4}
 
 
-BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu"}
+BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu", "table": {"x": 1}}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,13 @@ BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation":
         ("lr", ".001", "a number is wanted"),
         ("layers", "two", "a number is wanted"),
         ("hidden", "64,32", "a list is wanted"),
+        ("table", "wide", "a table is wanted"),
+        ("new", ".001", "a number is wanted"),
+        ("new", "NaN", "a number is wanted"),
+        ("new", "64,32", "a list is wanted"),
+        ("new", "[True]", "a list is wanted"),
+        ("new", "{x: 1}", "a table is wanted"),
+        ("new", "None", "a value is wanted, or no flag"),
     ],
 )
 def test_a_flag_whose_text_is_no_toml_replaces_text_alone(name: str, text: str, wanted: str) -> None:
@@ -60,7 +67,10 @@ def test_a_flag_of_toml_or_for_text_replaces_any_value() -> None:
     texts = {"bias": "false", "lr": "1e-3", "layers": "0.5", "hidden": "[8]", "activation": "True", "new": "gelu"}
     flags = {f"hyperparameters.{name}": text for name, text in texts.items()}
     wanted = {"bias": False, "lr": 0.001, "layers": 0.5, "hidden": [8], "activation": "True", "new": "gelu"}
-    assert load(None, flags, TrainConfig, given).hyperparameters == wanted
+    assert load(None, flags, TrainConfig, given).hyperparameters == {**wanted, "table": {"x": 1}}
+    flags = {"hyperparameters.activation": "None", "hyperparameters.new": "runs/first.pt"}
+    changed = load(None, flags, TrainConfig, given).hyperparameters
+    assert (changed["activation"], changed["new"]) == ("None", "runs/first.pt")
 
 
 def test_a_number_of_thousands_of_digits_gets_a_line() -> None:
