@@ -9,8 +9,8 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, TextIO
 
@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from raygpu.cli.formatting import cut
+from raygpu.errors import one_line
 from raygpu.records.clock import command_age_s
 
 PLAIN_INTERVAL_S = 5.0
@@ -70,6 +71,8 @@ class LiveConsole:
         self._live: Live | None = None
         self._cell: Any = None
         """Handle of the table below a notebook's cell; None elsewhere."""
+        self._has_failed = False
+        """Whether the state could not be shown, so that it is shown no more."""
         self._drawn = 0.0
         self._last_line = 0.0
         self._last_text: str | None = None
@@ -145,30 +148,44 @@ class LiveConsole:
         if trouble is not None and trouble != self._trouble:
             self.warn(f"{trouble} Work goes on; what waits for MLflow is kept in the run's folder.")
         self._trouble = trouble
-        if self._detail == "quiet":
+        if self._detail == "quiet" or self._has_failed:
             return
-        if self._live is not None:
-            self._live.update(table())
-        elif self._cell is not None:
-            if time.monotonic() - self._drawn >= DRAW_INTERVAL_S:
-                self._cell.update(table())
-                self._drawn = time.monotonic()
-        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
-            self._plain(text())
+        with self._drawing():
+            if self._live is not None:
+                self._live.update(table())
+            elif self._cell is not None:
+                if time.monotonic() - self._drawn >= DRAW_INTERVAL_S:
+                    self._cell.update(table())
+                    self._drawn = time.monotonic()
+            elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
+                self._plain(text())
 
     def _end(self, table: Callable[[], Table], text: Callable[[], str]) -> None:
         """Leave the last state on the screen."""
-        if self._detail == "quiet":
+        if self._detail == "quiet" or self._has_failed:
             return
-        if self._live is not None:
-            self._live.update(table())
-            self._live.stop()
-            self._live = None
-        elif self._cell is not None:
-            self._cell.update(table())
-            self._cell = None
-        else:
-            self._plain(text())
+        with self._drawing():
+            if self._live is not None:
+                self._live.update(table())
+                self._live.stop()
+                self._live = None
+            elif self._cell is not None:
+                self._cell.update(table())
+                self._cell = None
+            else:
+                self._plain(text())
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Go on without the view if the state cannot be shown: no result depends on it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - any fault of a table's content
+            self._has_failed = True
+            if self._live is not None:
+                self._live.stop()
+            self._live = self._cell = None
+            self.warn(f"the state is shown no more, and the work goes on: {one_line(error)}")
 
     def _plain(self, text: str) -> None:
         now = self._last_line = time.monotonic()

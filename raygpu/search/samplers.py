@@ -17,6 +17,7 @@ from raygpu.errors import BadInput
 from raygpu.search.generations import Generations
 from raygpu.search.optuna_samplers import enqueued, optuna_sampler, require, suggest_all
 from raygpu.search.quasi_random import quasi_random_trials
+from raygpu.search.scoring import LARGEST
 from raygpu.search.space import Space, grid_trials, random_trials, trial_seed
 from raygpu.search.starting_points import starting_points
 from raygpu.search.trials import Trial
@@ -267,7 +268,7 @@ class OptunaSampler:
         """Return the values of a trial that diverged: below all others, or for a sampler that fits a function to them
         as bad as the worst so far; None if there is no other yet."""
         if not self._fits_values:
-            return [-1e300 if more else 1e300 for more in self._maximize]
+            return [-LARGEST if more else LARGEST for more in self._maximize]
         trial_values = [trial.values for trial in self._study.get_trials(deepcopy=False) if trial.values is not None]
         if not trial_values:
             return None

@@ -20,6 +20,13 @@ LOSS = "validation/loss"
 LOSS_DIGITS = 6
 """Significant digits of the validation loss in a ranking, so that rounding errors, which differ by mode, decide
 nothing."""
+LARGEST = 1e300
+"""Largest score by magnitude. Sums, differences and percentiles of scores up to it are finite numbers."""
+
+
+def bounded(score: float) -> float:
+    """Return a score, even an infinite one, bounded to a number that can be computed with."""
+    return max(-LARGEST, min(LARGEST, score))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +44,15 @@ class Scoring:
         """Return the scoring of a sweep's trials."""
         return cls(config.metric, config.maximize, config.score, config.further_metrics)
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.metric, *(name for name, _ in self.further)
+
     def further_values(self, metrics: Mapping[str, float]) -> tuple[float | None, ...]:
-        """Return the values of the further metrics in an epoch's; None for one that is missing or not finite."""
+        """Return the values of the further metrics in an epoch's, bounded; None for one that is missing or not
+        finite."""
         values = (metrics.get(name, metrics.get(f"validation/{name}")) for name, _ in self.further)
-        return tuple(value if value is not None and math.isfinite(value) else None for value in values)
+        return tuple(bounded(value) if value is not None and math.isfinite(value) else None for value in values)
 
     def require_further(self, metrics: Mapping[str, float]) -> None:
         """Raise UnknownMetric if an epoch's metrics lack a further one."""
@@ -57,7 +69,7 @@ class Scoring:
         )
 
     def score(self, metrics: Mapping[str, float]) -> float:
-        """Return the score in an epoch's metrics. Raises UnknownMetric."""
+        """Return the metric in an epoch's metrics, as it was reported. Raises UnknownMetric."""
         return metrics[self.key(metrics)]
 
     @property
@@ -66,11 +78,12 @@ class Scoring:
         return -math.inf if self.maximize else math.inf
 
     def value(self, metrics: Mapping[str, float]) -> float | None:
-        """Return the score in an epoch's metrics: the worst one if the training diverged, None without the metric."""
+        """Return the score in an epoch's metrics, bounded: the worst one, infinite, if the training diverged, None
+        without the metric."""
         if self.diverged(metrics):
             return self.worst
         try:
-            return self.score(metrics)
+            return bounded(self.score(metrics))
         except UnknownMetric:
             return None
 
@@ -83,6 +96,11 @@ class Scoring:
         return not all(
             math.isfinite(value) for name, value in metrics.items() if name in watched or name.lower().endswith("loss")
         )
+
+    def beyond(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return those of the scored metrics in an epoch's that are finite and too large to be scores as they are."""
+        values = {name: metrics.get(name, metrics.get(f"validation/{name}", 0.0)) for name in self._names}
+        return {name: value for name, value in values.items() if LARGEST < abs(value) < math.inf}
 
     def better(self, one: float, other: float | None) -> bool:
         """Return whether a score beats another one; any finite one beats None."""

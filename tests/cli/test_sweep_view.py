@@ -213,3 +213,20 @@ def test_one_metric_none_and_many_trials() -> None:
     lines = front_lines(METRICS, [front_row(number) for number in range(MOST_OF_FRONT + 3)], 30)
     assert lines[-1] == "and 3 more, in summary.json"
     assert all(len(line) <= 30 for line in lines[1:-1])
+
+
+def test_a_state_that_cannot_be_shown_ends_the_view_alone() -> None:
+    faulty = replace(STATE, leaders=(Leader(BEST, (0.1, float("nan"), 0.6)),))
+    console = terminal(100)
+    console.start(GPUS, lambda: STATE)
+    for _ in range(2):
+        console.update(faulty)
+    console.stop(faulty)
+    console.result("result")
+    shown = console.console.file.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert shown.count("the state is shown no more, and the work goes on: ValueError: cannot convert float NaN") == 1
+    assert shown.rstrip().endswith("result")
+    other = terminal(100)
+    other.start(GPUS, lambda: STATE)
+    other.stop(faulty)
+    assert other._live is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -131,3 +132,12 @@ def test_the_repeats_of_one_bad_set_do_not_end_the_sweep() -> None:
 def test_of_equal_sets_the_first_one_drawn_is_the_best() -> None:
     trials = [repeat(place, number, 0.5) for place in (10_000, 9998) for number in range(2)]
     assert [each.set_id for each in ranked_sets(trials, Repetition(2), maximize=True)] == ["t9998", "t10000"]
+
+
+def test_a_penalty_of_the_largest_float_has_a_mean_and_is_compared() -> None:
+    found = kept()
+    for place, number, score in ((0, 0, -sys.float_info.max), (0, 1, -sys.float_info.max), (1, 0, 0.5), (1, 1, 0.6)):
+        end(found, place, number, score)
+    best, worst = found.sets()
+    assert (best.set_id, worst.set_id, worst.mean, worst.error) == ("t0001", "t0000", -1e300, 0.0)
+    assert compared([best, worst]) is not None

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
 from raygpu.errors import BadInput, UnknownMetric
-from raygpu.search.scoring import Scoring, TrialScores
+from raygpu.search.scoring import LARGEST, Scoring, TrialScores
 from raygpu.search.trials import EpochResult
 
 ACCURACY = Scoring("accuracy", maximize=True)
@@ -73,3 +74,17 @@ def test_the_loss_is_that_of_the_epoch_of_the_score() -> None:
 def test_without_the_metric_there_is_no_score() -> None:
     with pytest.raises(UnknownMetric):
         scores_of(ACCURACY, None)
+
+
+def test_scores_can_be_computed_with_whatever_finite_number_was_reported() -> None:
+    largest = sys.float_info.max
+    scoring = Scoring("loss", False, further=(("size", False),))
+    assert scoring.value({"loss": largest}) == LARGEST
+    assert scoring.value({"loss": -largest}) == -LARGEST
+    assert scoring.value({"loss": math.inf}) == math.inf, "diverged"
+    assert scoring.further_values({"size": largest}) == (LARGEST,)
+    assert scoring.beyond({"loss": largest, "validation/size": -largest, "other": largest}) == {
+        "loss": largest,
+        "size": -largest,
+    }
+    assert scoring.beyond({"loss": math.nan, "size": math.inf}) == scoring.beyond({"loss": LARGEST}) == {}

@@ -21,8 +21,9 @@ from raygpu.records import population_file
 from raygpu.records.run_directory import MEMBERS
 from raygpu.records.timeline import End
 from raygpu.search.lineage import described
+from raygpu.search.scoring import bounded
 from raygpu.search.trial_record import Change, Status
-from raygpu.search.trials import joint_rate
+from raygpu.search.trials import EpochResult, joint_rate
 
 MOST_TAG = 4000
 """Largest number of characters in a tag of MLflow, well below its limit."""
@@ -71,6 +72,8 @@ class ArrayCallback(tune.Callback):
         self._under_way: dict[str, int] = {}
         """Number of trials that each Tune trial trains."""
         self._has_stepped = False
+        self._told_bound = False
+        """Whether a line has told that a score was bounded."""
 
     def _detail(self, line: Callable[[], str]) -> None:
         if self.live.detail is not None:
@@ -190,6 +193,7 @@ class ArrayCallback(tune.Callback):
             new = records.add(report.trial_id, report.epochs, gpu_index, report.best)
             if new:
                 writer.epochs(report.trial_id, new)
+                self._tell_bound(report.trial_id, new)
             for change in report.changes:
                 self._note_change(report.trial_id, change)
             if report.status is not None:
@@ -198,6 +202,14 @@ class ArrayCallback(tune.Callback):
                     self._end(report.trial_id, report.status, reason=reason)
                 else:  # it has ended once its last checkpoint is saved
                     self.live.ending[report.trial_id] = report.status, reason
+
+    def _tell_bound(self, name: str, epochs: Sequence[EpochResult]) -> None:
+        """Warn, once in a sweep, of a metric that is too large to be computed with as a score."""
+        for epoch in epochs if not self._told_bound else ():
+            for metric, value in self.live.records.scoring.beyond(epoch.metrics).items():
+                self._told_bound = True
+                self.live.warn(f"{name}: {metric}: read {value:.6g}; as a score it counts as {bounded(value):g}")
+                return
 
     def _go_back(self, name: str, beginning: Beginning) -> None:
         """Drop what an earlier attempt has reported after the epoch from which this one goes on."""

@@ -13,19 +13,12 @@ from typing import Any
 from raygpu.engines.tune.member_report import Beginning, MemberReport
 from raygpu.records import scratch
 from raygpu.records.run_directory import MEMBERS, PROGRESS, SCORE
-from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, rank
+from raygpu.search.scoring import BestEpoch, Scoring, TrialScores, bounded, rank
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ModelArray
 
-# Tune takes percentiles of scores: the worst one is finite, so that a percentile stays a number.
-WORST = 1e300
 MOST_EARLIER = 1000
 """Largest number of epochs that a member's own checkpoint may be behind, for its scores to be known there."""
-
-
-def finite(score: float) -> float:
-    """Return a score bounded to a finite number, as Tune and a search need it."""
-    return max(-WORST, min(WORST, score))
 
 
 class MemberResults:
@@ -95,7 +88,7 @@ class MemberResults:
 
     def last(self, name: str) -> float:
         """Return a member's score at its last epoch, which stopping rules compare, as a finite number."""
-        return finite(self.reached(name))
+        return bounded(self.reached(name))
 
     def reached(self, name: str) -> float:
         """Return a member's score at its last epoch, infinite, on the worse side, if it has diverged."""
@@ -107,7 +100,7 @@ class MemberResults:
         """Return the best of the members' last scores as the array's score for Tune."""
         last_scores = [self.last(name) for name, scores in self.scores.items() if scores.last is not None]
         if not last_scores:
-            return finite(self.scoring.worst)
+            return bounded(self.scoring.worst)  # Tune takes percentiles, which stay numbers
         return max(last_scores) if self.scoring.maximize else min(last_scores)
 
     def state(self) -> dict[str, Any]:
@@ -188,4 +181,4 @@ class MemberResults:
         scores = self.scores[name]
         score = scores.score(self.scoring)
         assert score is not None
-        return *rank(finite(score), scores.loss(self.scoring.score_rule), maximize=self.scoring.maximize), name
+        return *rank(bounded(score), scores.loss(self.scoring.score_rule), maximize=self.scoring.maximize), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -255,3 +256,13 @@ def test_a_sweep_goes_on_once_its_state_is_restored_and_not_if_that_fails(tmp_pa
     assert folder.read_summary() is None
     alone.callback.on_step_begin(1, [])
     assert folder.read_last_summary() == earlier
+
+
+def test_a_score_that_is_bounded_is_told_once(tmp_path: Path) -> None:
+    alone, warned = Alone(tmp_path), list[str]()
+    alone.live.warn = warned.append
+    epochs = [EpochResult(epoch, {"accuracy": -sys.float_info.max}) for epoch in (2, 3)]
+    for _ in range(2):
+        alone.callback.on_trial_result(0, [], alone.trial, alone.told | {"members": [MemberReport("t0000", epochs)]})
+    assert warned == ["t0000: accuracy: read -1.79769e+308; as a score it counts as -1e+300"]
+    assert alone.records.by_id["t0000"].score == -1e300
