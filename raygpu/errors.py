@@ -23,6 +23,14 @@ _SECRET_OPTION = re.compile(
     r"|[?&][\w-]*(?:password|passwd|pwd|secret|token)[\w-]*=)([^&#\s]*)",
     re.IGNORECASE,
 )
+SCRIPT_ENDED = "the script ended"
+"""Beginning of the text of a script's failure, which the last lines of its output follow."""
+_FRAME = re.compile(r'\s+File ".*", line \d+')
+_ERROR = re.compile(r"[A-Za-z_][\w.<>]*(\([\w.]+\))?(: |:?$)")
+_GROUP_TREE = re.compile(r"^ *(\+-[-+]*( [\d.]+ -+)?$|[|+] ?)", re.MULTILINE)
+"""Drawing of an exception group in a traceback."""
+_STYLE = re.compile(r"\x1b\[[\d;]*m")
+"""Colors and bold type of a terminal, as in errors of Keras and Ray."""
 
 
 class RaygpuError(Exception):
@@ -58,14 +66,38 @@ def one_line(error: BaseException) -> str:
 
 
 def kind(line: str) -> str:
-    """Return the type of error that the last line of a traceback names, `ValueError`."""
+    """Return the type of error that a line of `error_line` names, `ValueError`."""
     return line.partition(":")[0]
 
 
-def last_line(traceback: str) -> str:
-    """Return the last line of a traceback, shortened."""
-    lines = traceback.strip().splitlines()
-    return lines[-1][:300] if lines else ""
+def error_line(traceback: str) -> str:
+    """Return the error that a traceback ends with, `ValueError: text`, as one line, shortened.
+
+    Its text may have several lines, of which the first ones say most. Of a text without a traceback, and of a script
+    whose output ends with none, return the last line.
+    """
+    text = _STYLE.sub("", traceback)
+    if "Exception Group Traceback" in text:
+        text = _GROUP_TREE.sub("", text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    begin = _after_frames(lines)
+    if begin is None or SCRIPT_ENDED in lines[begin]:
+        begin = len(lines) - 1
+    return " ".join(" ".join(lines[max(0, begin) :]).split())[:300]
+
+
+def _after_frames(lines: Sequence[str]) -> int | None:
+    """Return the number of the line that names the last error after a stack's frames; None without any."""
+    found, frame = None, None
+    for number, line in enumerate(lines):
+        depth = len(line) - len(line.lstrip())
+        if _FRAME.match(line):
+            frame = depth
+        elif frame is not None and depth <= frame and not line.lstrip().startswith("[Previous line repeated"):
+            frame = None  # lines of code are deeper than their frame
+            if _ERROR.match(line.strip()):
+                found = number
+    return found
 
 
 def redacted(uri: str) -> str:

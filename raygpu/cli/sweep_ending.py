@@ -25,7 +25,7 @@ def ending(
 ) -> list[str]:
     """Return the lines after the table of the best trials.
 
-    summary: content of `summary.json`. failures: last line of each failed trial's traceback. where: lines on what to do
+    summary: content of `summary.json`. failures: error of each failed trial in a line. where: lines on what to do
     about failures, and where to see curves and the report; None for what there is not. interrupted: whether trials are
     left to run.
     """

@@ -11,7 +11,7 @@ from contextlib import suppress
 from threading import RLock
 from typing import Any, Literal
 
-from raygpu.errors import UnknownMetric, kind, last_line
+from raygpu.errors import UnknownMetric, error_line, kind
 from raygpu.planning.schedule import Schedule
 from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
@@ -251,19 +251,19 @@ class Records:
             return record
 
     def common_failure(self, least: int) -> str | None:
-        """Return the error's last line if trials of at least so many sets have ended, all by the same type of error."""
+        """Return the error in a line if trials of at least so many sets have ended, all by the same type of error."""
         with self._lock:
             ended = [record for record in self.by_id.values() if record.ended]
         num_sets = len({record.trial.set_id for record in ended})  # the repeats of one set fail together
-        lines = [last_line(record.error or "") for record in ended if record.status == "failed"]
+        lines = [error_line(record.error or "") for record in ended if record.status == "failed"]
         alike = len(set(map(kind, lines))) == 1
         return lines[0] if alike and len(lines) == len(ended) and num_sets >= least else None
 
     def failures(self) -> list[str]:
-        """Return the last line of each failed trial's traceback."""
+        """Return the error of each failed trial in a line."""
         with self._lock:
             errors = [record.error for record in self.by_id.values() if record.status == "failed" and record.error]
-        return [last_line(error) for error in errors]
+        return [error_line(error) for error in errors]
 
     def interrupt(self, told: Callable[[TrialRecord], None]) -> bool:
         """Mark running trials as interrupted, and pass each to `told`; return whether the sweep is short of trials."""

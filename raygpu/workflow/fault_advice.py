@@ -70,7 +70,7 @@ def advice(text: str) -> str | None:
 def failure_advice(failures: Sequence[str], kind: str) -> str | None:
     """Return what to do about failed trials; None if there are none, or that is not known.
 
-    failures: last line of each failed trial's traceback. kind: of the source, as "torch".
+    failures: error of each failed trial in a line. kind: of the source, as "torch".
     """
     if kind != "torch":
         return None

@@ -67,7 +67,7 @@ class SweepResult:
     """The five best trials; with repeats, the best one of each of the five best sets."""
     interrupted: bool = False
     failures: list[str] = field(default_factory=list)
-    """The last line of each failed trial's traceback."""
+    """The error of each failed trial in a line."""
 
     @property
     def exit_code(self) -> int:

@@ -129,6 +129,15 @@ def test_the_repeats_of_one_bad_set_do_not_end_the_sweep() -> None:
     assert found.common_failure(2) == "ValueError: x"
 
 
+def test_errors_of_several_lines_are_alike_by_their_type() -> None:
+    end_of_stack, arguments = 'Traceback:\n  File "m.py", line 1, in f\n', "\n\nArguments:\n  mask=None"
+    for other, common in (("ValueError", "ValueError: one Arguments: mask=None"), ("TypeError", None)):
+        found = kept(1)
+        end(found, 0, 0, None, f"{end_of_stack}ValueError: one{arguments}")
+        end(found, 1, 0, None, f"{end_of_stack}{other}: two{arguments}")
+        assert found.common_failure(2) == common
+
+
 def test_of_equal_sets_the_first_one_drawn_is_the_best() -> None:
     trials = [repeat(place, number, 0.5) for place in (10_000, 9998) for number in range(2)]
     assert [each.set_id for each in ranked_sets(trials, Repetition(2), maximize=True)] == ["t9998", "t10000"]

@@ -22,7 +22,7 @@ from raygpu.engines.cluster import runtime_env
 from raygpu.engines.cluster.cluster import head_answers, shutdown
 from raygpu.engines.cluster.node_actors import pinned, visible_of_raylet
 from raygpu.engines.cluster.remote_cluster import join
-from raygpu.errors import RaygpuError, last_line, one_line
+from raygpu.errors import RaygpuError, error_line, one_line
 from raygpu.storage import is_job
 
 DEAD_BECAUSE = re.compile(r"The actor (?:is dead|died) because (?:of )?(.*?)(?:\. |\.?$)", re.MULTILINE)
@@ -73,7 +73,7 @@ def _death(error: Exception) -> str:
     """Return why an actor has died: the error of raygpu's import on the node, or what Ray says of its process."""
     text = str(error)
     if "failed to import" in text:
-        return f"raygpu cannot be imported there: {last_line(text)}"
+        return f"raygpu cannot be imported there: {error_line(text)}"
     because = DEAD_BECAUSE.search(text)
     return because[1] if because is not None else one_line(error)
 

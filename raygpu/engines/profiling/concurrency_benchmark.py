@@ -26,7 +26,7 @@ from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.windows import APART, Windows
 from raygpu.engines.profiling.worker_pool import Pools
 from raygpu.engines.profiling.workload import Repetitions
-from raygpu.errors import last_line
+from raygpu.errors import error_line
 from raygpu.planning.confidence import spread_text
 from raygpu.planning.plausibility import contradictions, is_alone, mark_doubtful, normalise
 from raygpu.planning.profiles import NOT_COMPILED, Point, rises
@@ -178,7 +178,7 @@ class ConcurrencyBenchmark:
         measured = self._ready("fused", best.n)
         answer = measured.fault or answers([actor.compile.remote() for actor in measured.actors])
         if isinstance(answer, Fault):
-            self.notes.append(f"fused: {NOT_COMPILED}: {last_line(answer.text)}")
+            self.notes.append(f"fused: {NOT_COMPILED}: {error_line(answer.text)}")
             return
         measured.compiled, measured.start_s = True, (measured.start_s or 0.0) + answer[0]
         self._measure([measured])
@@ -292,7 +292,7 @@ class ConcurrencyBenchmark:
             for turn in reversed(going) if number % 2 else going:
                 turn.add(reference if turn is alone else self._window(turn), reference)
         if alone.fault is not None and alone not in turns:
-            failure = "ran out of memory" if alone.fault.out_of_memory else f"failed: {last_line(alone.fault.text)}"
+            failure = "ran out of memory" if alone.fault.out_of_memory else f"failed: {error_line(alone.fault.text)}"
             self.notes.append(f"ended at {turns[0].n} at once: the training alone, beside them, {failure}")
         for turn in turns:
             if turn.fault is None and not turn.rates:

@@ -18,7 +18,7 @@ from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault
 from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.workload import Workload
-from raygpu.errors import RaygpuError, last_line
+from raygpu.errors import RaygpuError, error_line
 from raygpu.planning.batch_balancing import Ended, ThroughputCurve, reduce_shares
 from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.device import Device
@@ -168,7 +168,7 @@ class DeviceBenchmark:
     def _require_full(self, rank: int, fault: Fault) -> None:
         """Raise RaygpuError unless the fault is an out-of-memory."""
         if not fault.out_of_memory:
-            raise RaygpuError(f"the training failed on rank {rank}: {last_line(fault.text)}")
+            raise RaygpuError(f"the training failed on rank {rank}: {error_line(fault.text)}")
 
     def close(self) -> None:
         """End all processes."""

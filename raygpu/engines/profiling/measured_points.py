@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.probe_actor import Fault
-from raygpu.errors import last_line
+from raygpu.errors import error_line
 from raygpu.planning.confidence import Interval, ratio
 from raygpu.planning.profiles import Point
 
@@ -58,7 +58,7 @@ class Measured:
         rated = self.fault is None and self.rates
         fault = None
         if self.fault is not None:
-            fault = "out of memory" if self.fault.out_of_memory else last_line(self.fault.text)
+            fault = "out of memory" if self.fault.out_of_memory else error_line(self.fault.text)
         gain = self.gain if rated else None
         spread = gain if len(self.rates) > 1 else None
         return Point(

@@ -21,7 +21,7 @@ from raygpu.engines.profiling.pipeline_benchmark import PipelineBenchmark
 from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
-from raygpu.errors import last_line
+from raygpu.errors import error_line
 from raygpu.experiment import Experiment
 from raygpu.planning.model_placements import MeasuredPlacement, PlacementTurn
 from raygpu.planning.pipelines import Unit
@@ -166,7 +166,7 @@ class PlacementBenchmark:
 
 def fault_line(fault: Fault) -> str:
     """Return a fault as one line."""
-    return f"out of memory: {last_line(fault.text)}" if fault.out_of_memory else last_line(fault.text)
+    return f"out of memory: {error_line(fault.text)}" if fault.out_of_memory else error_line(fault.text)
 
 
 def _told(placement: MeasuredPlacement) -> str:

@@ -27,7 +27,7 @@ from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.train_private_api import with_own_controller
 from raygpu.engines.train.worker import train
 from raygpu.engines.train.worker_reports import Failed, Mailbox, Saved, WorkerReport, last_words
-from raygpu.errors import RaygpuError, last_line
+from raygpu.errors import RaygpuError, error_line
 from raygpu.experiment import Splits
 from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.interrupts import Interrupts, noted_interrupts
@@ -186,7 +186,7 @@ class ProductionRun:
         elif isinstance(error, RayActorError):
             raise ProcessLost("Ray Train's controller, which starts the workers, was lost", str(error))
         elif not self._is_by_space(error) or self._stops_by_space >= MOST_STOPS:
-            line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
+            line = f"workers were lost more than {setup.max_failures} times: {error_line(str(error))}"
             raise ProcessLost(line, str(error))
 
     def _is_by_space(self, error: BaseException) -> bool:

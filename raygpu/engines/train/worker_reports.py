@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raygpu.errors import last_line
+from raygpu.errors import error_line
 from raygpu.records.training_progress import ControlRequest, Progress, Restored
 
 
@@ -114,4 +114,4 @@ def last_words(failed: Failed, kind: str) -> str:
     if failed.out_of_memory:
         parts = "--global-batch B --accumulate N" if kind == "keras" else "--hyperparameters.micro_batch_size N"
         return f"out of memory on rank {failed.rank}; begin again with a smaller batch, or with parts of it by {parts}"
-    return last_line(failed.error)
+    return error_line(failed.error)

@@ -16,7 +16,7 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.member_report import Beginning, MemberReport
 from raygpu.engines.tune.saved_state import moved
-from raygpu.errors import last_line
+from raygpu.errors import error_line
 from raygpu.records import population_file
 from raygpu.records.run_directory import MEMBERS
 from raygpu.records.timeline import End
@@ -291,7 +291,7 @@ class ArrayCallback(tune.Callback):
         ids = [name for name in config.trial_ids if not self.live.is_complete(name)]
         self._leave(ids, ended=False)
         if config.fused and divided:
-            why = last_line(error)
+            why = error_line(error)
             self.live.warn(f"{trial_lines.named(config)} failed ({why}); its {len(ids)} trials go on in smaller parts")
             return
         for name in ids:

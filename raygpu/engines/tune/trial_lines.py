@@ -7,7 +7,7 @@ from typing import Any
 
 from raygpu.engines.cluster import ray_files
 from raygpu.engines.tune.array_config import ArrayConfig
-from raygpu.errors import last_line
+from raygpu.errors import error_line
 from raygpu.search.trial_record import TrialRecord
 
 FEW = 6
@@ -46,7 +46,7 @@ def placed(config: ArrayConfig, gpu_index: int | None, result: Mapping[str, Any]
 def ended(record: TrialRecord, metric: str) -> str:
     """Return a line on a trial's end: how, why, and with which score."""
     why = f" by {record.reason}" if record.reason else ""
-    why += f": {last_line(record.error)}" if record.error else ""
+    why += f": {error_line(record.error)}" if record.error else ""
     score = "" if record.score is None or record.diverged else f", {metric} {record.score:.6g}"
     best = "" if record.best_epoch in (None, record.epochs) else f" (best at epoch {record.best_epoch})"
     epochs = f"{record.epochs} epoch{'' if record.epochs == 1 else 's'}"

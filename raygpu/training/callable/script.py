@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from raygpu.config.sections import ScriptSection
+from raygpu.errors import SCRIPT_ENDED
 from raygpu.records import scratch
 from raygpu.records.trial_files import BEFORE
 from raygpu.reporting import CHECKPOINT_FILE, CHECKPOINT_VARIABLE, EPOCH_VARIABLE, REPORT_VARIABLE, Kept
@@ -210,7 +211,7 @@ class ScriptTraining(Training):
         advice = ""
         if self._own is not None and any(MISSING in line for line in lines):
             advice = f'; it ran in a folder of its own: [script] folder = "shared" runs it in {self.source}'
-        return f"the script ended with {ended}{advice}: {shlex.join(self.words)}\n" + "\n".join(lines)
+        return f"{SCRIPT_ENDED} with {ended}{advice}: {shlex.join(self.words)}\n" + "\n".join(lines)
 
     def _no_metric(self) -> str:
         """Return the error of a script that ended well and reported nothing; its last line says what to do."""
@@ -223,7 +224,7 @@ class ScriptTraining(Training):
             advice = "give it [script] metrics = { accuracy = 'Accuracy: ([0-9.]+)' }, print lines of JSON, or call"
             advice += " raygpu.report"
         command = shlex.join(self.words)
-        return "\n".join([f"the script ended well: {command}", *lines, f"no metric was found: {last}; {advice}"])
+        return "\n".join([f"{SCRIPT_ENDED} well: {command}", *lines, f"no metric was found: {last}; {advice}"])
 
     def _last_lines(self, count: int) -> list[str]:
         """Return the last lines, of those that are not empty, of the output since this start of the script."""
