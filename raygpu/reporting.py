@@ -1,12 +1,13 @@
 """`raygpu.report`, `raygpu.checkpoint` and `raygpu.load`: how a function or a script talks to its sweep.
 
-They work in a function that a sweep calls, in a script that a sweep starts (and in the processes that it starts), and
-outside of any sweep, where `report` prints a JSON line and nothing is kept.
+They work in a function that a sweep calls and in its threads, in a script that a sweep starts and in the processes that
+it starts, and outside of any sweep, where `report` prints a JSON line and nothing is kept.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import numbers
 import os
 import pickle
@@ -23,7 +24,13 @@ REPORT_VARIABLE = "RAYGPU_REPORT"
 CHECKPOINT_VARIABLE = "RAYGPU_CHECKPOINT"
 EPOCH_VARIABLE = "RAYGPU_EPOCH"
 """Variable with the number of reports of earlier starts of a script, with which this start goes on."""
+FUNCTION_VARIABLE = "RAYGPU_FUNCTION"
+"""Variable with the number of the process that a sweep's function runs in, for those that it starts."""
 CHECKPOINT_FILE = "state.pickle"
+OTHER_PROCESS = (
+    "raygpu.report, raygpu.checkpoint and raygpu.load were called in a process that the function has started; they work"
+    " in the function's own process, to which this one may return its metrics, and in all processes of a script"
+)
 
 
 class Channel(Protocol):
@@ -57,6 +64,10 @@ def use(channel: Channel | None) -> None:
     """
     global _channel
     _channel = _thread.channel = channel
+    if channel is None:
+        os.environ.pop(FUNCTION_VARIABLE, None)
+    else:
+        os.environ[FUNCTION_VARIABLE] = str(os.getpid())
 
 
 def leave(channel: Channel, threads: Iterable[threading.Thread]) -> None:
@@ -143,6 +154,9 @@ def _current() -> Channel:
         return channel
     if REPORT_VARIABLE in os.environ:
         return _Script(Path(os.environ[REPORT_VARIABLE]), Path(os.environ[CHECKPOINT_VARIABLE]))
+    parent = multiprocessing.parent_process()  # a program whose output the function reads has none
+    if parent is not None and os.environ.get(FUNCTION_VARIABLE) == str(parent.pid):
+        return _OfOtherProcess()
     return _OutsideOfSweeps()
 
 
@@ -179,6 +193,22 @@ class _Script:
         if state.epoch and not _num_reports:  # a later load goes back to a state, and the number of reports does not
             _went_on_from = state.epoch
         return pickle.loads(state.state)
+
+
+class _OfOtherProcess:
+    """Channel of a process that a sweep's function has started by multiprocessing: it leads nowhere."""
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Raise RuntimeError."""
+        raise RuntimeError(OTHER_PROCESS)
+
+    def checkpoint(self, state: Any) -> None:
+        """Raise RuntimeError."""
+        raise RuntimeError(OTHER_PROCESS)
+
+    def load(self) -> Any | None:
+        """Raise RuntimeError."""
+        raise RuntimeError(OTHER_PROCESS)
 
 
 class _OutsideOfSweeps:

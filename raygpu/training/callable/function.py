@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from raygpu import reporting
-from raygpu.reporting import Kept
+from raygpu.reporting import OTHER_PROCESS, Kept
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.modes import torch_modes
@@ -81,6 +83,9 @@ class FunctionTraining(Training):
         except _Ended:
             pass
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it, SystemExit too
+            if self._channel.is_forked and not isinstance(error, SystemExit):
+                traceback.print_exc()  # nobody in this process waits for it
+                os._exit(1)
             if not self._has_exited_well(error):
                 end = error
         self._channel.results.put(end)
@@ -135,9 +140,18 @@ class _Handover:
         """Whether the report that waits ends the function."""
         self.num_reports = 0
         self.kept: Kept | None = None
+        self._pid = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is the copy of a process that the function has forked, which nobody hears."""
+        return os.getpid() != self._pid
 
     def report(self, metrics: dict[str, float]) -> None:
-        """Hand the metrics over and wait for the next epoch. Raises _Ended to end the function."""
+        """Hand the metrics over and wait for the next epoch. Raises _Ended to end the function, and RuntimeError in a
+        process that it has forked."""
+        if self.is_forked:
+            raise RuntimeError(OTHER_PROCESS)
         if self.closing:
             raise _Ended
         self.num_reports += 1
@@ -147,7 +161,9 @@ class _Handover:
             raise _Ended
 
     def checkpoint(self, state: Any) -> None:
-        """Pickle the state and keep it for `save`."""
+        """Pickle the state and keep it for `save`. Raises RuntimeError in a process that the function has forked."""
+        if self.is_forked:
+            raise RuntimeError(OTHER_PROCESS)
         self.kept = Kept.of(state, self.num_reports)
 
     def load(self) -> Any | None:

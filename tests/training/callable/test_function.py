@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 import threading
 from contextlib import suppress
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import raygpu
+from raygpu.reporting import FUNCTION_VARIABLE
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
 from raygpu.training.callable.function import FunctionTraining
@@ -269,3 +272,36 @@ def test_a_thread_that_outlives_its_trial_reports_nothing_into_the_next_one(tmp_
         run = training(function, tmp_path, epochs)
         assert run.run_epoch() == EpochResult(1, {"step": 2.0 if epochs else 1.0})
         run.close()
+
+
+def test_a_forked_process_cannot_report(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(config: dict[str, Any]) -> None:
+        pids = []
+        for call in (lambda: raygpu.report(loss=1.0), lambda: raygpu.checkpoint(1)):
+            pid = os.fork()
+            if pid == 0:
+                call()
+                os._exit(0)
+            pids.append(pid)
+        raygpu.report(loss=2.0, failed=sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
+
+    run = training(train, tmp_path)
+    assert run.run_epoch().metrics == {"loss": 2.0, "failed": 2.0}
+    assert run.run_epoch() is None
+    run.close()
+    assert (
+        capfd.readouterr().err.count("RuntimeError: raygpu.report, raygpu.checkpoint and raygpu.load were called") == 2
+    )
+
+
+def test_a_spawned_process_cannot_report(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        process = multiprocessing.get_context("spawn").Process(target=raygpu.report, kwargs={"loss": 1.0})
+        process.start()
+        process.join()
+        raygpu.report(loss=2.0, failed=process.exitcode)
+
+    run = training(train, tmp_path)
+    assert run.run_epoch().metrics == {"loss": 2.0, "failed": 1.0}
+    run.close()
+    assert FUNCTION_VARIABLE not in os.environ
