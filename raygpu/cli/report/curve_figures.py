@@ -10,6 +10,7 @@ from raygpu.cli.report.content import COLOURS, SERIES, Figure, Table, figure
 from raygpu.cli.report.time_scale import time_scale
 from raygpu.records.run_data import RunData
 from raygpu.records.timeline import TRAINING
+from raygpu.search.scoring import bounded
 
 NUM_NAMED = 5
 """Number of best trials whose curves have a colour and a name of their own."""
@@ -82,9 +83,10 @@ def _add_many(plot: Any, curves: Mapping[str, Mapping[int, float]], stride: int,
 
 
 def _thinned(curve: Mapping[int, float], stride: int) -> list[tuple[int | None, float | None]]:
-    """Return every so many-th point, and the last; what is not finite is a gap."""
+    """Return every so many-th point, and the last; what is not finite is a gap, and values are bounded, as an axis
+    is wider than they are."""
     points: list[tuple[int | None, float | None]] = [
-        (epoch, value if math.isfinite(value) else None) for epoch, value in curve.items()
+        (epoch, bounded(value) if math.isfinite(value) else None) for epoch, value in curve.items()
     ]
     return points if stride == 1 else [*points[:-1:stride], *points[-1:]]
 
@@ -151,7 +153,7 @@ def _best_points(run: RunData, unit_s: float) -> list[tuple[float, float]]:
     if series[0] not in (wanted, f"validation/{wanted}"):
         return []
     moments = sorted(
-        (run.timeline.ended_s[trial][epoch], values[series[0]])
+        (run.timeline.ended_s[trial][epoch], bounded(values[series[0]]))
         for trial, curve in run.timeline.curves.items()
         for epoch, values in curve.items()
         if series[0] in values and math.isfinite(values[series[0]])

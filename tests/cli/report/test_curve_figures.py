@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 from raygpu.cli.report import curve_figures as module
@@ -37,6 +38,14 @@ def test_what_is_not_finite_is_a_gap(tmp_path: Path) -> None:
     assert best.name == "t0003"
     assert best.y[1] is None
     assert best.y[2] is not None
+
+
+def test_the_largest_float_leaves_room_for_an_axis(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run", 5)
+    run.timeline.curves["t0003"][2]["validation/accuracy"] = -sys.float_info.max
+    figures = curve_figures(run)
+    drawn = [y for figure in figures for trace in figure.plot.data for y in trace.y if y is not None]
+    assert min(drawn) == -1e300
 
 
 def test_many_points_are_thinned_and_the_last_one_stays(tmp_path: Path) -> None:
