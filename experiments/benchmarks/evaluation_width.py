@@ -70,12 +70,12 @@ def measured(experiment: Any, hyperparameters: dict[str, Any], members: int, rou
     trials = [Trial(Trial.name(i), i, {**hyperparameters, "lr": 0.01, "batch_size": 32}) for i in range(members)]
     array = TorchArray(experiment, experiment.data(), trials, Settings(1, num_cpus(), "float32", Path()), width=members)
     array._evaluate(array.tiles[0])
-    chosen = array.program._evaluated_at_once
+    chosen = array.program.evaluation.chunk
     sizes = {"chosen": chosen, **{str(size): size for size in SIZES}, "all": members}
     ms: dict[str, list[float]] = {name: [] for name in sizes}
     for number in range(rounds):
         for name in sizes if number % 2 == 0 else reversed(sizes):
-            array.program._evaluated_at_once = sizes[name]
+            array.program.evaluation.chunk = sizes[name]
             started = time.perf_counter()
             array._evaluate(array.tiles[0])
             ms[name].append(round(1e3 * (time.perf_counter() - started), 2))

@@ -32,6 +32,7 @@ from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
 from raygpu.training.folds import Data
 from raygpu.training.fused.audit import audit, is_due
 from raygpu.training.fused.cuda_graph import GraphedStep
+from raygpu.training.fused.evaluation import MemberMeans, MemberValues
 from raygpu.training.fused.guard import Guard, require_distinct
 from raygpu.training.fused.loss_scales import reported
 from raygpu.training.fused.member_generators import MemberStreams
@@ -167,11 +168,9 @@ class TorchArray:
             losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
             train_s = time.perf_counter() - started  # reading the losses has waited for the device
             waited_s = self.data.take_waited()
-            evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
-            values = {
-                name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
-                for name in evaluated[0][1]
-            }
+            means = [self._evaluate(tile) for tile in self.tiles]
+            parts = zip(self.tiles, means, strict=True)
+            scores = [row for tile, part in parts for row in part.by_member()[: len(tile.trials)]]
             validate_s = time.perf_counter() - started - train_s  # as above
             self.data.take_waited()  # of the evaluation
         if self.audits and (is_due(self.epoch) or self.epoch == self.epochs):
@@ -179,7 +178,7 @@ class TorchArray:
         return {
             trial.trial_id: EpochResult(
                 self.epoch,
-                {"train/loss": losses[i], **{f"validation/{name}": column[i] for name, column in values.items()}},
+                {"train/loss": losses[i], **{f"validation/{name}": value for name, value in scores[i].items()}},
                 num_samples=self.data.samples_per_epoch,
                 train_s=train_s,
                 validate_s=validate_s,
@@ -225,25 +224,23 @@ class TorchArray:
             return self.program.step(tile, inputs, targets, numbers)
         return tile.graphed(inputs, targets, numbers, self.program.drawn(tile, inputs, targets))
 
-    def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
-        """Return means over the validation data for each row, computed as by `TorchSolo.evaluate`."""
-        sums: dict[str, Accumulator] = {}
+    def _evaluate(self, tile: Tile) -> MemberMeans:
+        """Return means over the validation data, computed as by `TorchSolo.evaluate`."""
+        means = MemberMeans(self.device, tile.width)
         parts = [slice(*bounds) for bounds in evaluation_bounds(self.data.num_validation)]
         for part, metrics in zip(parts, self._evaluated(tile, parts), strict=True):
-            for name, values in metrics.items():
-                each = sums.setdefault(name, Accumulator(self.device, (tile.width,)))
-                each.add_packed(values, part.stop - part.start)
-        return {name: each.value() for name, each in sums.items()}
+            means.add(metrics, part.stop - part.start)
+        return means
 
-    def _evaluated(self, tile: Tile, parts: Sequence[slice]) -> Iterator[dict[str, torch.Tensor]]:
+    def _evaluated(self, tile: Tile, parts: Sequence[slice]) -> Iterator[dict[str, MemberValues]]:
         """Yield loss and metrics of every member on each part of the validation data."""
         if self.data.shared_validation:
             for inputs, targets in self.data.validation_batches(parts):
-                yield self.program.evaluate(tile, inputs, targets)
+                yield self.program.evaluation.evaluate(tile, inputs, targets)
             return
         for part in parts:
             batch = self.data.own_validation_batch(tile.rows_of(tile.trials), part)
-            yield self.program.evaluate(tile, *batch, own=True)
+            yield self.program.evaluation.evaluate(tile, *batch, own=True)
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take members out; the others move together into as few tiles as hold them."""

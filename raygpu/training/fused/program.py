@@ -1,16 +1,13 @@
-"""Computations of an array's members: one step of all of them, and their evaluation.
+"""One step of all members of an array.
 
 The stateless form of one model (`torch.func.functional_call`) is mapped over stacked parameters by `torch.vmap`.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields, is_dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -18,23 +15,21 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.training.base import scores
 from raygpu.training.fused.compiled_step import StepCompiledAtFirst
-from raygpu.training.fused.largest_tensor import LargestTensor
+from raygpu.training.fused.evaluation import Evaluation
 from raygpu.training.fused.loss_scales import scaled
 from raygpu.training.fused.member_step import StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.random_inputs import RandomInputs
-from raygpu.training.fused.refusal import slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
 from raygpu.training.fused.vmap_modes import (
-    NormalizationInFloat32,
     OwnTensors,
     PaddedEmbedding,
     TiedExtremes,
+    norms_in_float32,
     plain_attention,
 )
-from raygpu.training.torch.data import Tensors, by_name, copied, of_each
+from raygpu.training.torch.data import Tensors, by_name, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
 
@@ -47,14 +42,10 @@ Shapes = tuple[tuple[str, torch.dtype, torch.Size], ...]
 
 MODEL = "model"
 """Name of the model in `_TrainingStep`."""
-OUTPUTS = ""
-"""Name of the outputs among the metrics; no metric has it."""
-FIRST_AT_ONCE = 8
-"""Number of members that a CPU evaluates at once in the first evaluation, whose largest tensor tells a better one."""
 
 
 class Program:
-    """The step and the evaluation of all arrays of one signature.
+    """The step of all arrays of one signature, and their `evaluation`.
 
     model: any member's, used for its code alone. context: of the forward pass (mixed precision). facts: of that model.
     """
@@ -76,7 +67,7 @@ class Program:
         self.optimized = [name for name, p in model.named_parameters() if p.requires_grad]
         """Names of the parameters for which the optimizer of a training alone holds state, in its order."""
         self.trained = facts.trained
-        self._step_draws, self._evaluation_draws = facts.step_draws, facts.evaluation_draws
+        self._step_draws = facts.step_draws
         self._padded, self._has_extremes = facts.padded, facts.has_extremes
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
@@ -90,9 +81,7 @@ class Program:
         self.device = device
         self.model = model.to(device)
         self._step = _TrainingStep(experiment, self.model, hp)
-        self.metrics_are_fused: bool | None = None
-        """Whether vmap computes metrics; None before the first evaluation."""
-        self._evaluated_at_once = FIRST_AT_ONCE
+        self.evaluation = Evaluation(experiment, self.model, optimizer, device, context, facts.evaluation_draws)
         self._compiled: dict[tuple[int, int], Step] = {}
         """Compiled steps by a tile's width and its batch size."""
         self._compiled_shapes: dict[tuple[int, int], Shapes] = {}
@@ -102,7 +91,7 @@ class Program:
     @property
     def draws(self) -> bool:
         """Whether the members draw random numbers, each from its own generators."""
-        return bool(self._step_draws or self._evaluation_draws)
+        return bool(self._step_draws or self.evaluation.draws)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -227,105 +216,9 @@ class Program:
         own_buffers = {name: tensor.clone() for name, tensor in buffers.items()}
         state = {f"{MODEL}.{name}": tensor for name, tensor in {**parameters, **fixed, **own_buffers}.items()}
         mode = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
-        with self.context(), self._norms(), mode:
+        with self.context(), norms_in_float32(self.device), mode:
             loss = functional_call(self._step, state, (inputs, targets))
         return objective(loss).reshape(()), (packed(loss), {name: state[f"{MODEL}.{name}"] for name in buffers})
-
-    def _norms(self) -> AbstractContextManager[Any]:
-        """Return the context in which batch norms have a backward pass."""
-        mixed = self.device.type == "cuda" and torch.is_autocast_enabled("cuda")
-        return NormalizationInFloat32() if mixed else nullcontext()
-
-    def _forward(self, state: Stacked, inputs: Tensors) -> Any:
-        """Run the model with this state."""
-        if isinstance(inputs, dict):
-            return functional_call(self.model, state, (), inputs)
-        return functional_call(self.model, state, (inputs,))
-
-    @torch.no_grad()
-    def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors, *, own: bool = False) -> dict[str, torch.Tensor]:
-        """Return `loss` and the metrics of every member on one batch: packed, on the device.
-
-        own: whether each member has a batch of its own, (width, batch, ...), or all have the same one, (batch, ...).
-        """
-        self.model.eval()
-        state = self.optimizer.evaluated(tile.optimizer_state, {**tile.parameters, **tile.fixed, **tile.buffers})
-        streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
-        with self.context(), self._norms(), plain_attention(), streams:
-            if self.metrics_are_fused is not False:
-                before = tile.streams.state() if tile.streams else []
-                try:
-                    if self.metrics_are_fused:
-                        return self._evaluated(state, inputs, targets, own=own)
-                    with slow_loops() as slow_operators, self._sized():
-                        values = self._evaluated(state, inputs, targets, own=own)
-                    self.metrics_are_fused = not slow_operators
-                    return values
-                except torch.OutOfMemoryError:
-                    raise
-                except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
-                    self.metrics_are_fused = False
-                    if tile.streams:
-                        tile.streams.set_state(before)
-                        tile.streams.expect(self._evaluation_draws)
-            return self._evaluated_by_member(tile.width, state, inputs, targets, own=own)
-
-    @contextmanager
-    def _sized(self) -> Iterator[None]:
-        """Choose the number of members that are evaluated at once by an evaluation inside."""
-        with LargestTensor() as largest:
-            try:
-                yield
-            finally:
-                self._evaluated_at_once = largest.members
-
-    def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool) -> dict[str, torch.Tensor]:
-        def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
-            """Evaluate one member."""
-            outputs = self._outputs(member, inputs)
-            loss = self.experiment.loss(copied(outputs), copied(targets))  # it may change them
-            values = scores(loss, self.experiment.metrics(outputs, targets))
-            return {name: packed(value) for name, value in values.items()}
-
-        return self._mapped(one, state, inputs, targets, own=own)
-
-    @property
-    def evaluated_at_once(self) -> int | None:
-        """Number of members that are evaluated at once; None for all. Random draws are those of all members."""
-        return None if self.device.type != "cpu" or self._evaluation_draws else self._evaluated_at_once
-
-    def _mapped(
-        self, one: Callable[..., Any], state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
-    ) -> dict[str, Any]:
-        """Map the evaluation of one member over all; it may change its batch. own: whether each has one of its own."""
-        each = partial(vmap, randomness="different", chunk_size=self.evaluated_at_once)
-        if own:
-            return dict(each(one)(state, copied(inputs), copied(targets)))
-        return dict(each(lambda member: one(member, copied(inputs), copied(targets)))(state))
-
-    def _outputs(self, own: Stacked, inputs: Tensors) -> Any:
-        """Return one member's outputs in an evaluation."""
-        with OwnTensors(next(iter(own.values()))) if self._evaluation_draws.in_place else nullcontext():
-            return self._forward(dict(own), inputs)
-
-    def _evaluated_by_member(
-        self, width: int, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
-    ) -> dict[str, torch.Tensor]:
-        """Evaluate with metrics that vmap cannot map: outputs and loss of all members at once, metrics one by one."""
-        form: Any = None
-
-        def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, Any]:
-            """Compute the tensors of one member's outputs, and its loss."""
-            nonlocal form
-            form = self._outputs(member, inputs)
-            return {OUTPUTS: _tensors(form), "loss": packed(self.experiment.loss(copied(form), copied(targets)))}
-
-        values = self._mapped(one, state, inputs, targets, own=own)
-        stacks, each = values.pop(OUTPUTS), []
-        for row in map(itemgetter, range(width)):
-            outputs = _with_tensors(form, map(row, stacks))
-            each.append(self.experiment.metrics(outputs, copied(of_each(targets, row) if own else targets)))
-        return values | {name: torch.stack([packed(metrics[name]) for metrics in each]) for name in each[0]}
 
 
 class _TrainingStep(nn.Module):
@@ -357,43 +250,3 @@ def _owners(model: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in everything}
-
-
-def _with_each(outputs: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return outputs with the function's results in place of their tensors: in dicts, lists, tuples and dataclasses of
-    any class."""
-    if isinstance(outputs, torch.Tensor):
-        return function(outputs)
-    if isinstance(outputs, MutableMapping):
-        changed: Any = copy.copy(outputs)
-        for name, value in outputs.items():
-            changed[name] = _with_each(value, function)
-        return changed
-    if hasattr(outputs, "_fields"):  # a named tuple
-        return type(outputs)(*(_with_each(value, function) for value in outputs))
-    if isinstance(outputs, tuple | list):
-        return type(outputs)(_with_each(value, function) for value in outputs)
-    if is_dataclass(outputs) and not isinstance(outputs, type):
-        changed = copy.copy(outputs)
-        for field in fields(outputs):
-            object.__setattr__(changed, field.name, _with_each(getattr(outputs, field.name), function))
-        return changed
-    return outputs
-
-
-def _with_tensors(outputs: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """Return outputs with other tensors, in the order of `_tensors`."""
-    return _with_each(outputs, lambda _: next(tensors))
-
-
-def _tensors(outputs: Any) -> list[torch.Tensor]:
-    """Return the tensors in outputs, in the order of `_with_each`."""
-    tensors: list[torch.Tensor] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        """Add a tensor to those that were found."""
-        tensors.append(tensor)
-        return tensor
-
-    _with_each(outputs, note)
-    return tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -134,6 +134,12 @@ class NormalizationInFloat32(TorchFunctionMode):
             return func(*args, **named)
         inputs, *others = args
         return func(inputs.float(), *others, **named).to(inputs.dtype)
+
+
+def norms_in_float32(device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context in which batch norms have a backward pass, also in mixed precision."""
+    mixed = device.type == "cuda" and torch.is_autocast_enabled("cuda")
+    return NormalizationInFloat32() if mixed else nullcontext()
 
 
 def _is_mixed(values: Any) -> bool:

@@ -283,8 +283,8 @@ def _num_evaluated(array: TorchArray, width: int) -> int:
 
     Batches of each member's own, and outputs for metrics of one member after the other, are those of all.
     """
-    in_chunks = array.data.shared_validation and array.program.metrics_are_fused
-    return min(width, array.program.evaluated_at_once or width) if in_chunks else width
+    in_chunks = array.data.shared_validation and array.program.evaluation.metrics_are_fused
+    return min(width, array.program.evaluation.at_once or width) if in_chunks else width
 
 
 def _nothing_compiled() -> bool:

@@ -166,11 +166,11 @@ def test_the_measured_memory_is_of_this_measurement_and_has_an_evaluation(monkey
     evaluated = []
     monkeypatch.setattr(own, "_evaluated", lambda tile, parts: iter([evaluated.append(tile.width)]))  # type: ignore[func-returns-value] # to see it
     width.measured(own, 4)
-    monkeypatch.setattr(own.program, "_evaluated_at_once", 2)
+    monkeypatch.setattr(own.program.evaluation, "chunk", 2)
     width.measured(own, 4)
-    monkeypatch.setattr(own.program, "metrics_are_fused", False)
+    monkeypatch.setattr(own.program.evaluation, "metrics_are_fused", False)
     width.measured(own, 4)
-    monkeypatch.setattr(own.program, "metrics_are_fused", True)
+    monkeypatch.setattr(own.program.evaluation, "metrics_are_fused", True)
     monkeypatch.setattr(own, "data", replace(own.data, shared_validation=False))
     width.measured(own, 4)
     assert evaluated == [4, 2, 4, 4], "no more than are evaluated at once, where these alone take memory"
