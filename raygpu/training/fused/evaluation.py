@@ -16,13 +16,13 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from raygpu.experiment import Experiment
-from raygpu.training.base import LOSS, scores
+from raygpu.training.base import LOSS, NotAsAlone, scores
 from raygpu.training.fused.largest_tensor import LargestTensor
 from raygpu.training.fused.member_generators import Draws
 from raygpu.training.fused.optimizers import ArrayOptimizer
-from raygpu.training.fused.refusal import slow_loops
+from raygpu.training.fused.refusal import refusal, slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
-from raygpu.training.fused.vmap_modes import OwnTensors, norms_in_float32, plain_attention
+from raygpu.training.fused.vmap_modes import OwnTensors, RaisedErrors, norms_in_float32, plain_attention
 from raygpu.training.torch.data import Tensors, by_name, copied, of_each
 from raygpu.training.torch.reduction import Accumulator, as_parts, packed
 
@@ -99,6 +99,7 @@ class Evaluation:
     def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors, *, own: bool = False) -> dict[str, MemberValues]:
         """Return `loss` and the metrics of every member on one batch.
 
+        Raises NotAsAlone for a loss that goes on after an error that it has in an array.
         own: whether each member has a batch of its own, (width, batch, ...), or all have the same one, (batch, ...).
         """
         self.model.eval()
@@ -114,9 +115,9 @@ class Evaluation:
                         values = self._at_once(state, inputs, targets, own=own)
                     self.metrics_are_fused = not slow_operators
                     return values
-                except torch.OutOfMemoryError:
+                except (torch.OutOfMemoryError, MemoryError):
                     raise
-                except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
+                except Exception:  # noqa: BLE001 - numpy, .item() and the like; an error of each member comes again
                     self.metrics_are_fused = False
                     if tile.streams:
                         tile.streams.set_state(before)
@@ -133,16 +134,20 @@ class Evaluation:
                 self.chunk = largest.members
 
     def _at_once(self, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool) -> dict[str, MemberValues]:
-        """Evaluate with metrics that vmap maps."""
+        """Evaluate with metrics that vmap maps. Raises RuntimeError where the user's code has caught an error of it."""
+        raised = RaisedErrors()
 
         def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
             """Evaluate one member."""
             outputs = self._outputs(member, inputs)
-            loss = self.experiment.loss(copied(outputs), copied(targets))  # it may change them
-            values = scores(loss, self.experiment.metrics(outputs, targets))
+            with raised:
+                loss = self.experiment.loss(copied(outputs), copied(targets))  # it may change them
+                values = scores(loss, self.experiment.metrics(outputs, targets))
             return {name: packed(value) for name, value in values.items()}
 
         stacks = self._mapped(one, state, inputs, targets, own=own)
+        if raised.errors:
+            raise RuntimeError("loss() or metrics() goes on after an error") from raised.errors[0]
         return {name: MemberValues(stack) for name, stack in stacks.items()}
 
     @property
@@ -168,16 +173,23 @@ class Evaluation:
     def _by_member(
         self, width: int, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
     ) -> dict[str, MemberValues]:
-        """Evaluate with metrics that vmap cannot map: outputs and loss of all members at once, metrics one by one."""
-        form: Any = None
+        """Evaluate with metrics that vmap cannot map: outputs and loss of all members at once, metrics one by one.
+
+        Raises NotAsAlone where the loss has caught an error of vmap.
+        """
+        form, raised = None, RaisedErrors()
 
         def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, Any]:
             """Compute the tensors of one member's outputs, and its loss."""
             nonlocal form
             form = self._outputs(member, inputs)
-            return {OUTPUTS: _tensors(form), LOSS: packed(self.experiment.loss(copied(form), copied(targets)))}
+            with raised:
+                loss = self.experiment.loss(copied(form), copied(targets))
+            return {OUTPUTS: _tensors(form), LOSS: packed(loss)}
 
         values = self._mapped(one, state, inputs, targets, own=own)
+        if raised.errors:
+            raise NotAsAlone(f"in an evaluation: {refusal(raised.errors[0])}, which goes on after the error")
         stacks, each = values.pop(OUTPUTS), []
         for row in map(itemgetter, range(width)):
             outputs = _with_tensors(form, map(row, stacks))

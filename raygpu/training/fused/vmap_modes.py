@@ -119,6 +119,25 @@ class OwnTensors(TorchFunctionMode):
         return result | zero if result.dtype == torch.bool else result + zero
 
 
+class RaisedErrors(TorchFunctionMode):
+    """Notes the errors of functions of tensors, which code of the user's may catch.
+
+    Under vmap such an error is one of all members, and none of them need have it alone: NumPy takes no tensors of all
+    members, and a matrix that cannot be decomposed is one member's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[Exception] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+
 class NormalizationInFloat32(TorchFunctionMode):
     """Batch and instance norms of half-precision inputs, whose scale and statistics are in float32, as in autocast.
 
