@@ -56,6 +56,8 @@ KNOWN = {
     "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
 }
 """Parts of torch's messages, each with its meaning for an array."""
+OF_VMAP = ("vmap", "Cannot access data pointer of Tensor that doesn't have storage")
+"""Parts of the messages of errors that code has in an array, and not alone; the second is that of `numpy()`."""
 
 
 def refusal(error: BaseException) -> str:
@@ -141,7 +143,7 @@ class CodeWatch:
 
     def _trace(self, frame: FrameType, event: str, value: Any) -> Any:
         frame.f_trace_lines = False
-        if event == "exception" and torch.is_grad_enabled() and "vmap" in str(value[1]):
+        if event == "exception" and torch.is_grad_enabled() and any(words in str(value[1]) for words in OF_VMAP):
             self._note(_reason(value[1]), frame, ", which goes on after the error")
         elif event == "call" and frame.f_code in WATCHED:
             caller = frame.f_back

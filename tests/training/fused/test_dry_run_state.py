@@ -111,6 +111,14 @@ class Catching(Head):
             return x
 
 
+class CatchingNumpy(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return 3 * x if abs(self.last.weight.detach().cpu().numpy().mean() - 7) < 1 else x
+        except RuntimeError:
+            return x
+
+
 class Clamping(Head):
     def inside(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -147,6 +155,7 @@ class HookedActivation(Head):
         (Unfreezing, "Unfreezing.steps changes while it trains"),
         (OwnGenerator, "OwnGenerator.generator changes while it trains"),
         (Catching, r"data-dependent control flow.*in Catching.inside .*goes on after the error"),
+        (CatchingNumpy, "a NumPy array or a pointer, in CatchingNumpy.inside .*goes on after the error"),
         (Clamping, "a forward pass changes the parameter last.weight in place"),
         (Remembering, "Remembering.kept is set while it trains"),
         (Reseeding, "the model seeds torch's generator"),
