@@ -43,7 +43,7 @@ class TorchLossEvaluator(TorchValues):
         """Return the smallest number of samples on which the model trains: two with BatchNorm, for which one has no
         spread."""
         for count in (1, 2):
-            model = self._model().train()
+            model = self._in_training_mode()
             some = torch.arange(count)
             try:
                 outputs = forward(model, rows(self._inputs, some))
@@ -59,7 +59,7 @@ class TorchLossEvaluator(TorchValues):
     def moving_buffers(self) -> list[str]:
         """Return the names of buffers that a step of training changes, without those of BatchNorm; if one of them
         counts, those that change in one of a few steps."""
-        model = self._model().train()
+        model = self._in_training_mode()
         for parameter in model.parameters():  # a moving average of them begins as they are, and moves once they have
             parameter.mul_(1.5).add_(0.01)
         before = {name: buffer.clone() for name, buffer in buffers(model).items()}
@@ -79,7 +79,7 @@ class TorchLossEvaluator(TorchValues):
     def written_parameters(self) -> list[str]:
         """Return the names of parameters that a step of training writes to before the optimizer does, as
         `Embedding(max_norm=...)` does."""
-        model = self._model().train()
+        model = self._in_training_mode()
         for parameter in model.parameters():
             parameter.mul_(100)  # so that bounds on them act at once
         before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
@@ -165,7 +165,7 @@ class TorchLossEvaluator(TorchValues):
 
     def _trained(self, some: np.ndarray) -> list[np.ndarray]:
         """Return the model's outputs for these samples in training, without BatchNorm, which is reported separately."""
-        model = self._model().train()
+        model = self._in_training_mode()
         for module in model.modules():
             module.train(module.training and not isinstance(module, _BatchNorm))
         seed_all(0)
@@ -198,7 +198,7 @@ class TorchLossEvaluator(TorchValues):
 
     def _calls_model(self, chosen: torch.Tensor) -> bool:
         """Return whether a step calls the model itself in training mode, and not its methods or modules alone."""
-        experiment, model = own_copy(self._experiment), self._model().train()
+        experiment, model = own_copy(self._experiment), self._in_training_mode()
         modes: list[bool] = []
         model.register_forward_pre_hook(lambda module, args: modes.append(module.training))
         self._loss(experiment, model, chosen)

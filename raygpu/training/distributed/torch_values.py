@@ -87,7 +87,8 @@ class TorchValues:
         model = initial_model(self._experiment, Hyperparameters.of(self._hp), seed=0)
         half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
         self.rounding = DOUBLE if self.exact else HALF if half else SINGLE
-        self.model: nn.Module = (model if dtype is None else model.double()).eval()
+        self.model: nn.Module = model if dtype is None else model.double()
+        self.model.eval()
         self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
 
     def values(self, chosen: np.ndarray, *, loss_alone: bool = False) -> dict[str, Value]:
@@ -214,7 +215,9 @@ class TorchValues:
         """Return copies of the experiment and of a new model, both without earlier calls."""
         experiment = own_copy(self._experiment)
         model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
-        return experiment, (model.double() if self.exact else model).train()
+        model = model.double() if self.exact else model
+        model.train()
+        return experiment, model
 
     def _model(self) -> nn.Module:
         """Return a copy of the model; where a forward pass has left a tensor with a history in it, as the hooks of
@@ -222,7 +225,15 @@ class TorchValues:
         try:
             return copy.deepcopy(self.model)
         except RuntimeError:
-            return self._fresh()[1].eval()
+            model = self._fresh()[1]
+            model.eval()
+            return model
+
+    def _in_training_mode(self) -> nn.Module:
+        """Return such a copy in training mode."""
+        model = self._model()
+        model.train()
+        return model
 
     def _loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> Any:
         """Return the training loss of these samples; without augmentation, unless a step of its own has it."""

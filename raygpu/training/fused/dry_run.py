@@ -103,11 +103,13 @@ def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits:
     few = splits.first(count)
     inputs, targets = _copies(few)
     versions = {name: p._version for name, p in model.named_parameters()}
+    model.train()
     with torch.set_grad_enabled(overrides(experiment, "training_step")):  # which may take gradients itself
-        summed_loss(experiment, model.train(), inputs, targets, hp)
+        summed_loss(experiment, model, inputs, targets, hp)
     inputs, targets = _copies(few)
+    model.eval()
     with torch.no_grad():
-        experiment.metrics(forward(model.eval(), inputs), targets)
+        experiment.metrics(forward(model, inputs), targets)
     return [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
 
 
@@ -194,7 +196,8 @@ def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> floa
     experiment, hp = own_copy(experiment), Hyperparameters(trial.hyperparameters)
     inputs, targets = _copies(splits.first(NUM_SAMPLES))
     model = initial_model(experiment, hp, trial.seed)
-    loss = training_loss(experiment, model.train(), inputs, targets, hp)
+    model.train()
+    loss = training_loss(experiment, model, inputs, targets, hp)
     backward(loss)
     norms = [dense(p.grad).float().norm() for p in model.parameters() if p.grad is not None]
     norm = torch.stack(norms).norm().item() if norms else 1.0

@@ -105,7 +105,8 @@ def _require_sample_by_sample(training: TorchSolo) -> None:
     adds up the batches of earlier calls."""
     few = slice(0, min(EVALUATION_BATCH, training.data.num_validation))
     inputs, targets = next(training.data.validation_batches([few]))
-    experiment, model = own_copy(training.experiment), training.model.eval()
+    experiment, model = own_copy(training.experiment), training.model
+    model.eval()
     with torch.no_grad():
         outputs = forward(model, inputs)
         _require_no_memory(training.experiment, outputs, targets)

@@ -111,7 +111,8 @@ def _with_own_constants(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
 
 def has_batch_norm(model: nn.Module) -> bool:
     """Return whether a layer normalises by the batch in training; one kept in evaluation mode does not."""
-    return any(isinstance(module, _BatchNorm) and module.training for module in model.train().modules())
+    model.train()
+    return any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
 
 
 def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path) -> nn.Module:
@@ -123,7 +124,8 @@ def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path) -> nn.
         seed_all(trial.seed)
         model: nn.Module = build_model(own_copy(experiment), Hyperparameters(trial.hyperparameters))
     model.load_state_dict(load_checkpoint(checkpoint)["model"])
-    return model.eval()
+    model.eval()
+    return model
 
 
 def load_checkpoint(folder: Path, device: torch.device | str = "cpu", *, file: str = CHECKPOINT, **options: Any) -> Any:

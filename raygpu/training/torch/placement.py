@@ -42,7 +42,8 @@ def calls(experiment: Experiment, splits: Splits, trial: Trial) -> ModuleCalls:
     """Return the calls of the model's submodules, from a forward pass of two samples on the CPU."""
     model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed)
     few = rows(tensors(take(splits.train_inputs, slice(0, 2))), slice(None))
-    return record_calls(model.eval(), partial(forward, model, few))
+    model.eval()
+    return record_calls(model, partial(forward, model, few))
 
 
 def placed_devices(count: int) -> list[torch.device]:

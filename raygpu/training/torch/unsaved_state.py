@@ -50,7 +50,8 @@ def _unsaved(
 ) -> str | None:
     """Return the name of an attribute, buffer or parameter that a training has after a step, and one that went on from
     a checkpoint right before that step has not."""
-    trained, going_on = (copy.deepcopy((experiment, model.train())) for _ in range(2))
+    model.train()
+    trained, going_on = (copy.deepcopy((experiment, model)) for _ in range(2))
     trained[1].load_state_dict(saved)
     _seeded(step, *trained, 0)
     _evaluated(evaluate, *trained)  # as between two epochs
@@ -71,8 +72,9 @@ def _unsaved(
 
 def _evaluated(evaluate: Evaluation, experiment: Experiment, model: nn.Module) -> None:
     seed_all(0)
+    model.eval()
     with contextlib.suppress(Exception):  # metrics that need more samples
-        evaluate(experiment, model.eval())
+        evaluate(experiment, model)
 
 
 def _seeded(step: Step, experiment: Experiment, model: nn.Module, place: int) -> Any:

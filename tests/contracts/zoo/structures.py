@@ -58,6 +58,25 @@ class FrozenBatchNorm(Vectors):
         return mlp(Frozen(8), nn.ReLU())
 
 
+class TrainWithoutReturn(Vectors):
+    """`train()`, which freezes BatchNorm as many repositories do, returns nothing, and so does `eval()`."""
+
+    def model(self, hp: Any) -> nn.Module:
+        class Frozen(Inside):
+            def __init__(self) -> None:
+                super().__init__()
+                self.norm = nn.BatchNorm1d(8)
+
+            def train(self, mode: bool = True) -> None:  # type: ignore[override]
+                super().train(mode)
+                self.norm.eval()
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                return self.norm(x)
+
+        return Frozen()
+
+
 class UnusedPart(Vectors):
     """A layer that no step uses: no optimizer moves it, its weight decay included."""
 

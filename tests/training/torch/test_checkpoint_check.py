@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,24 @@ def test_a_state_that_cannot_be_read_again_is_named() -> None:
     line = r"cannot be loaded: Unsupported global: GLOBAL collections\.deque .* \(a state_dict\(\) may have numbers"
     with pytest.raises(NotLoadable, match=line):
         checked(Deque)
+
+
+class TrainsWithoutReturn(Centred):
+    def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        super().train(mode)
+
+
+class ForgetsWithoutReturn(Base):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return TrainsWithoutReturn(kept=False)
+
+
+def test_a_model_whose_train_returns_nothing_is_looked_at_and_loaded(tmp_path: Path) -> None:
+    experiment, trial = ForgetsWithoutReturn(), Trial("t0000", 0, HP)
+    assert checked(ForgetsWithoutReturn).scores is not None
+    training = TorchSolo(experiment, experiment.data(), trial, Settings(1, 1, "float32", tmp_path))
+    training.save(tmp_path)
+    assert isinstance(trained_model(experiment, trial, tmp_path), TrainsWithoutReturn)
 
 
 def test_what_a_model_draws_by_its_seed_is_drawn_again_where_it_is_loaded(tmp_path: Any) -> None:

@@ -95,6 +95,17 @@ class WholeTargets(Squeezed):
         return {}
 
 
+class TrainsWithoutReturn(Squeezed):
+    """`train()` returns nothing, and so does `eval()`."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(nn.Linear):
+            def train(self, mode: bool = True) -> None:  # type: ignore[override]
+                super().train(mode)
+
+        return Model(4, 1)
+
+
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -343,7 +354,21 @@ class Outputs(Squeezed):
 
 @pytest.mark.parametrize(
     "kind",
-    [Regression, Sparse, Noisy, Missing, Squeezed, Binary, OwnDraws, Outputs, Gaussian, GaussianColumns, Classes, Rare],
+    [
+        Regression,
+        Sparse,
+        Noisy,
+        Missing,
+        Squeezed,
+        TrainsWithoutReturn,
+        Binary,
+        OwnDraws,
+        Outputs,
+        Gaussian,
+        GaussianColumns,
+        Classes,
+        Rare,
+    ],
 )
 def test_losses_that_compare_sample_by_sample(kind: type[Regression]) -> None:
     result, *_ = first_result(kind(), kind().data(), {})
