@@ -12,6 +12,7 @@ import importlib.util
 import pickle
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from typing import Any
 from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line, suggestion
 from raygpu.experiment import Experiment
+from raygpu.generators import same_draws
 from raygpu.storage import BEGUN_IN
 
 SHOWN = 8
 """Number of names of a module in a message."""
+IMPORTED, CONSTRUCTED = 3, 4
+"""Stages by which the random generators are seeded for the user's code; those below are of its data."""
 PICKLED = ".pkl"
 """Ending of the file of an experiment that was pickled by value."""
 
@@ -47,8 +51,12 @@ class Source:
         return _arrived, (self.kind, self.name, self.folder, self.script)
 
     def resolve(self) -> Experiment | Callable[[dict[str, Any]], Any]:
-        """Return the user's object: an `Experiment` instance or a function. Raises BadInput."""
-        return resolve(self.name, Path(self.folder))
+        """Return the user's object: an `Experiment` instance or a function. Raises BadInput.
+
+        A function's module may seed the generators for its trainings, so they are left as the import leaves them.
+        """
+        with nullcontext() if self.kind == "function" else same_draws(IMPORTED):
+            return resolve(self.name, Path(self.folder))
 
     def reported(self, metric: str) -> str:
         """Return the name by which its trainings report the metric that a configuration names."""
@@ -63,7 +71,8 @@ def _arrived(kind: str, name: str, folder: str, script: ScriptSection) -> Source
 
 def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict[str, Any]], Any]]:
     """Return the source that `name` stands for, and the user's object. Raises BadInput."""
-    code = resolve(name, folder)
+    with same_draws(IMPORTED):
+        code = resolve(name, folder)
     kind = code.framework if isinstance(code, Experiment) else "function"
     return Source(kind=kind, name=name, folder=str(folder)), code
 
@@ -72,7 +81,8 @@ def require_there(name: str | None, folder: Path) -> None:
     """Raise BadInput if `name` stands for nothing; import only where its source does not show it. None: no
     experiment."""
     if name is not None and not name.endswith(PICKLED) and not _is_defined(name, folder):
-        resolve(name, folder)
+        with same_draws(IMPORTED):  # a module that is imported now is not imported again by `locate`
+            resolve(name, folder)
 
 
 def _is_defined(name: str, folder: Path) -> bool:
@@ -140,7 +150,8 @@ def _object(found: Any, name: str) -> Experiment | Callable[[dict[str, Any]], An
     """Return an experiment, instantiated if it is a class, or a function. Raises BadInput for anything else."""
     if isinstance(found, type) and issubclass(found, Experiment):
         try:
-            return found()
+            with same_draws(CONSTRUCTED):  # whether or not the module has drawn right before
+                return found()
         except (Exception, SystemExit) as error:  # the user's constructor: whatever it raises is the message
             raise BadInput(f"experiment: {name} cannot be constructed: {one_line(error)}") from error
     if isinstance(found, Experiment) or (callable(found) and not isinstance(found, type)):

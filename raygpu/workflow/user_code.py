@@ -26,12 +26,12 @@ from raygpu.experiment import (
     named,
     reads_later,
 )
+from raygpu.generators import random_state_kept, seed_generators
 from raygpu.search.command_line import FOLD_PLACEHOLDERS
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.columns import columns_of
-from raygpu.training.data.generators import random_state_kept, seed_generators
 from raygpu.training.distributed.micro_batch_check import metric_lines
 from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import IN_EVERY_STEP

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from raygpu.config.source import require_there
+from raygpu.config.source import locate, require_there
 from raygpu.errors import BadInput
 
 MODULE = """
@@ -67,3 +69,61 @@ def test_one_of_many_names_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "many.py").write_text("".join(f"def name_{i}(config): ...\n" for i in range(9)) + "def train(c): ...\n")
     with pytest.raises(BadInput, match=r"has no 'trian'; it has: name_0, .*, name_7, ... \(did you mean 'train'\?\)$"):
         require_there("many.py:trian", tmp_path)
+
+
+DRAWS = """
+import random
+import numpy as np
+import torch
+from raygpu import TorchExperiment
+
+B = [random.random(), float(np.random.normal()), float(torch.randn(()))]
+
+class Mine(TorchExperiment):
+    def __init__(self):
+        self.drawn = [*B, random.random(), float(np.random.normal()), float(torch.randn(()))]
+
+    def data(self): ...
+
+    def model(self, hp): ...
+
+def trained(config):
+    return [random.random(), float(np.random.normal()), float(torch.randn(()))]
+"""
+PRINTS_DRAWN = """
+import random
+import subprocess
+import sys
+from pathlib import Path
+from raygpu.config.source import locate
+assert "torch" not in sys.modules
+print(locate("draws.py:Mine", Path(sys.argv[1]))[1].drawn)
+"""
+
+
+def test_what_an_experiment_draws_at_import_and_in_its_constructor_is_the_same_in_every_process(tmp_path: Path) -> None:
+    import numpy as np
+    import torch
+
+    (tmp_path / "draws.py").write_text(DRAWS)
+    command = [sys.executable, "-c", PRINTS_DRAWN, str(tmp_path)]
+    elsewhere = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+    source, code = locate("draws.py:Mine", tmp_path)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before  # type: ignore[index]
+    random.random()
+    assert vars(source.resolve()) == vars(code)
+    assert elsewhere == f"{vars(code)['drawn']}\n"
+    assert len(set(vars(code)["drawn"])) == 6
+
+
+def test_a_constructor_draws_the_same_where_its_module_is_imported_already(tmp_path: Path) -> None:
+    (tmp_path / "draws_of_ours.py").write_text(DRAWS)
+    source, code = locate("draws_of_ours:Mine", tmp_path)
+    assert vars(source.resolve()) == vars(code)
+
+
+def test_generators_that_the_module_of_a_function_seeds_stay_so_where_it_trains(tmp_path: Path) -> None:
+    (tmp_path / "seeds.py").write_text(f"{DRAWS}\nrandom.seed(0), np.random.seed(0), torch.manual_seed(0)\n")
+    source, _ = locate("seeds.py:trained", tmp_path)
+    assert source.resolve()({}) == source.resolve()({})

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from raygpu.errors import one_line
+from raygpu.generators import random_state_kept
 from raygpu.training.data.fields import Batch, equal
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.data.sample_cache import SampleCache
 from raygpu.training.data.samples import Forms, ReadOptions, Samples, forms_of
 from raygpu.training.data.stream import Stream

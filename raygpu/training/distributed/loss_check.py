@@ -16,9 +16,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from raygpu.experiment import Arrays, Experiment, Mean, Sum, num_samples
+from raygpu.generators import random_state_kept
 from raygpu.planning.batch_shares import parts
 from raygpu.training.base import LOSS
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.distributed.telling_rows import telling_rows
 from raygpu.training.loss_kinds import LossKind
 from raygpu.training.random_outputs import SEEDS

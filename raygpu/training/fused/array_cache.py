@@ -20,9 +20,9 @@ import torch
 from raygpu.config.source import Source
 from raygpu.errors import one_line
 from raygpu.experiment import Splits, take
+from raygpu.generators import random_state_kept
 from raygpu.planning.array_tiles import serves
 from raygpu.records.array_store import ArrayStore, KeptProgram, KeptWidths
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.folds import Data, Folds
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.audit import same_steps

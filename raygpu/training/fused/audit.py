@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.generators import random_state_kept
 from raygpu.planning.batches import batch_bounds
 from raygpu.training.base import NotAsAlone, Settings
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.loss_scales import calm
 from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.optimizers import floating

@@ -17,10 +17,10 @@ from torch import nn
 
 from raygpu.config.sections import Precision
 from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.generators import random_state_kept
 from raygpu.search.signature import differing_names
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import NotAsAlone, Settings, build_model
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loops
 from raygpu.training.fused.vmap_modes import fast_path

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.generators import random_state_kept
 from raygpu.training.base import NotAsAlone
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
 from raygpu.training.fused.vmap_modes import TiedExtremes
 from raygpu.training.torch.data import TrainingData, copied, moved

@@ -16,9 +16,9 @@ import torch
 
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.generators import random_state_kept
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, build_model
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.python_state import plain_state
 from raygpu.training.torch.seeding import seed_all

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.generators import random_state_kept
 from raygpu.search.trials import Trial
 from raygpu.training.base import build_model
-from raygpu.training.data.generators import random_state_kept
 from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.data import in_precision, rows, tensors
 from raygpu.training.torch.experiment import forward
