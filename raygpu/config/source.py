@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raygpu.config.constants import Constants, constants, differing
 from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line, suggestion
 from raygpu.experiment import Experiment
@@ -27,6 +28,8 @@ SHOWN = 8
 """Number of names of a module in a message."""
 IMPORTED, CONSTRUCTED = 3, 4
 """Stages by which the random generators are seeded for the user's code; those below are of its data."""
+_compared: set[tuple[str, str]] = set()
+"""Names and folders of the experiments whose arrays are compared in this process: trainings may change them later."""
 PICKLED = ".pkl"
 """Ending of the file of an experiment that was pickled by value."""
 
@@ -40,23 +43,34 @@ class Source:
     folder: the start of relative paths, and importable. Absolute, or relative to a worker's first working directory; an
     unpickled source has an absolute one.
     script: settings of a command.
+    constants: arrays of an experiment in the process that located it.
     """
 
     kind: str
     name: str
     folder: str
     script: ScriptSection = field(default_factory=ScriptSection)
+    constants: Constants = field(default_factory=dict, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.kind, self.name, self.folder, self.script)
+        return _arrived, (self.kind, self.name, self.folder, self.script, self.constants)
 
     def resolve(self) -> Experiment | Callable[[dict[str, Any]], Any]:
-        """Return the user's object: an `Experiment` instance or a function. Raises BadInput.
+        """Return the user's object: an `Experiment` instance or a function. Raises BadInput, also where arrays of an
+        experiment are others than in the process that located it.
 
         A function's module may seed the generators for its trainings, so they are left as the import leaves them.
         """
         with nullcontext() if self.kind == "function" else same_draws(IMPORTED):
-            return resolve(self.name, Path(self.folder))
+            code = resolve(self.name, Path(self.folder))
+        if self.constants and (self.name, self.folder) not in _compared:
+            if (name := next(differing(self.constants, _constants(code, self.name)), None)) is not None:
+                raise BadInput(
+                    f"experiment: {self.name}: {name} is not the same array in all processes, so that their models"
+                    " would differ: draw it by a generator with a seed, as np.random.default_rng(0)"
+                )
+            _compared.add((self.name, self.folder))
+        return code
 
     def reported(self, metric: str) -> str:
         """Return the name by which its trainings report the metric that a configuration names."""
@@ -64,9 +78,14 @@ class Source:
         return metric if is_full_name else f"validation/{metric}"
 
 
-def _arrived(kind: str, name: str, folder: str, script: ScriptSection) -> Source:
+def _arrived(kind: str, name: str, folder: str, script: ScriptSection, located: Constants) -> Source:
     """Unpickle a source: make its folder absolute in the process that receives it."""
-    return Source(kind, name, str(BEGUN_IN / folder), script)
+    return Source(kind, name, str(BEGUN_IN / folder), script, located)
+
+
+def _constants(code: Any, name: str) -> Constants:
+    """Return the arrays of an experiment; none of a function. Those of a pickled one's module stay where it is."""
+    return constants(code, with_module=not name.endswith(PICKLED)) if isinstance(code, Experiment) else {}
 
 
 def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict[str, Any]], Any]]:
@@ -74,7 +93,8 @@ def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict
     with same_draws(IMPORTED):
         code = resolve(name, folder)
     kind = code.framework if isinstance(code, Experiment) else "function"
-    return Source(kind=kind, name=name, folder=str(folder)), code
+    _compared.add((name, str(folder)))
+    return Source(kind=kind, name=name, folder=str(folder), constants=_constants(code, name)), code
 
 
 def require_there(name: str | None, folder: Path) -> None:

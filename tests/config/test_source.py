@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import subprocess
 import sys
@@ -91,6 +92,7 @@ def trained(config):
     return [random.random(), float(np.random.normal()), float(torch.randn(()))]
 """
 PRINTS_DRAWN = """
+import pickle
 import random
 import subprocess
 import sys
@@ -127,3 +129,40 @@ def test_generators_that_the_module_of_a_function_seeds_stay_so_where_it_trains(
     (tmp_path / "seeds.py").write_text(f"{DRAWS}\nrandom.seed(0), np.random.seed(0), torch.manual_seed(0)\n")
     source, _ = locate("seeds.py:trained", tmp_path)
     assert source.resolve()({}) == source.resolve()({})
+
+
+UNSEEDED = """
+import os
+import numpy as np
+from raygpu import TorchExperiment
+
+FREE = np.random.default_rng(int(os.environ["CHANCE"])).normal(size=(3, 4))
+
+class Mine(TorchExperiment):
+    seeded = np.random.normal(size=3)
+
+    def __init__(self):
+        self.zeros = np.zeros(3)
+
+    def data(self): ...
+
+    def model(self, hp): ...
+"""
+
+
+def test_an_array_that_is_another_one_in_a_worker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHANCE", "1")
+    (tmp_path / "free.py").write_text(UNSEEDED)
+    source, _ = locate("free.py:Mine", tmp_path)
+    assert source.constants.keys() == {"FREE", "Mine.seeded", "self.zeros"}
+    source = pickle.loads(pickle.dumps(source))
+    monkeypatch.setattr("raygpu.config.source._compared", set())  # as in a worker
+    monkeypatch.setenv("CHANCE", "2")
+    for _ in range(2):  # trials of a worker
+        line = r"free\.py:Mine: FREE is not the same array in all processes.*default_rng\(0\)"
+        with pytest.raises(BadInput, match=line):
+            source.resolve()
+    monkeypatch.setenv("CHANCE", "1")
+    source.resolve()
+    monkeypatch.setenv("CHANCE", "2")
+    source.resolve()  # compared already: a training may have changed it
