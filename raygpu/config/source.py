@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.config.constants import Constants, constants, differing
+from raygpu.config.generators import same_draws
 from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line, suggestion
 from raygpu.experiment import Experiment
-from raygpu.generators import same_draws
 from raygpu.storage import BEGUN_IN
 
 SHOWN = 8

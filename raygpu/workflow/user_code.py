@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
+from raygpu.config.generators import random_state_kept, seed_generators
 from raygpu.config.population_section import OF_RATE
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
@@ -26,7 +27,6 @@ from raygpu.experiment import (
     named,
     reads_later,
 )
-from raygpu.generators import random_state_kept, seed_generators
 from raygpu.search.command_line import FOLD_PLACEHOLDERS
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed

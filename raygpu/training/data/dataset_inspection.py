@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
+from raygpu.config.generators import random_state_kept
 from raygpu.errors import one_line
-from raygpu.generators import random_state_kept
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.sample_cache import SampleCache
 from raygpu.training.data.samples import Forms, ReadOptions, Samples, forms_of

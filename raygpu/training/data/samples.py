@@ -21,8 +21,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from raygpu.config.generators import random_state_kept, seed_generators, state
 from raygpu.errors import one_line
-from raygpu.generators import random_state_kept, seed_generators, state
 from raygpu.training.data.fields import Batch, Fields, SampleError, fields_of, parts_of, unnamed
 from raygpu.training.data.sample_cache import Form, SampleCache
 

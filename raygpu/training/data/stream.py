@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from raygpu.config.generators import seed_generators
 from raygpu.errors import one_line
-from raygpu.generators import seed_generators
 from raygpu.training.data.fields import SampleError
 from raygpu.training.data.samples import ReadOptions, Samples
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Arrays, Experiment, Mean, Sum, num_samples
-from raygpu.generators import random_state_kept
 from raygpu.planning.batch_shares import parts
 from raygpu.training.base import LOSS
 from raygpu.training.distributed.telling_rows import telling_rows

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from raygpu.generators import random_state_kept
+from raygpu.config.generators import random_state_kept
 
 MIXED = 16
 """Largest number of samples in a test of whether samples of a batch depend on each other."""

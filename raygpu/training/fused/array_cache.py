@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
+from raygpu.config.generators import random_state_kept
 from raygpu.config.source import Source
 from raygpu.errors import one_line
 from raygpu.experiment import Splits, take
-from raygpu.generators import random_state_kept
 from raygpu.planning.array_tiles import serves
 from raygpu.records.array_store import ArrayStore, KeptProgram, KeptWidths
 from raygpu.training.folds import Data, Folds

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.generators import random_state_kept
 from raygpu.planning.batches import batch_bounds
 from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.fused.loss_scales import calm

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.generators import random_state_kept
 from raygpu.training.base import NotAsAlone
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
 from raygpu.training.fused.vmap_modes import TiedExtremes

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from raygpu.config.generators import random_state_kept
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters, Splits
-from raygpu.generators import random_state_kept
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, build_model
 from raygpu.training.own_copy import own_copy

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
-from raygpu.generators import random_state_kept
 from raygpu.search.trials import Trial
 from raygpu.training.base import build_model
 from raygpu.training.own_copy import own_copy

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Experiment
-from raygpu.generators import random_state_kept
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
