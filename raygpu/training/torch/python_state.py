@@ -5,6 +5,7 @@ An array runs one member's Python code for all members, so such state is shared 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import math
@@ -33,8 +34,8 @@ from raygpu.training.torch.models import GIVEN
 NO_STATE = frozenset(vars(nn.Module())) | {GIVEN}
 """Attributes of modules that are torch's own (parameters, submodules, hooks, the training flag ...), or raygpu's."""
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
-CONSTANT = (*FUNCTIONS, ModuleType, type, nn.Module, logging.Logger)
-"""Kinds of objects that are no state: modules are looked at by themselves."""
+CONSTANT = (*FUNCTIONS, ModuleType, type, logging.Logger)
+"""Kinds of objects that are no state."""
 PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 """Kinds of tensors with memory of their own; layers that are not made yet have none."""
 DEPTH = 4
@@ -57,11 +58,17 @@ def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
     """Return a text for each plain attribute, by its path: two such dictionaries differ where an attribute has changed.
 
     It covers attributes of the modules, of the experiment, and of their classes, and the global and enclosing variables
-    that their methods read. Parameters, buffers and tensors with a gradient are left out.
+    that their methods read; of a module among these that is no part of the model, parameters and buffers too. The
+    model's own parameters and buffers are left out, and tensors that autograd has computed.
     """
-    attribute_texts = dict(_of_object(experiment, type(experiment).__name__))
+    reading = _Reading(model)
+    attribute_texts = dict(reading.of_object(experiment, type(experiment).__name__))
     for path, module in model.named_modules():
-        attribute_texts |= _of_object(module, f"{type(module).__name__}{'.' if path else ''}{path}")
+        attribute_texts |= reading.of_object(module, f"{type(module).__name__}{'.' if path else ''}{path}")
+    while reading.kept_modules or reading.kept_functions:
+        attribute_texts |= reading.of_kept_functions()
+        for _ in range(len(reading.kept_modules)):
+            attribute_texts |= reading.of_kept_module(*reading.kept_modules.pop())
     return attribute_texts
 
 
@@ -133,23 +140,126 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + places * tensor.element_size()
 
 
-def _of_object(owner: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the attributes of an object and its classes, and the variables of its methods and forward hooks."""
-    for name, value in _attributes(owner):
-        if name not in NO_STATE or not isinstance(owner, nn.Module):
-            yield f"{path}.{name}", _text(value)
-    functions: list[FunctionType] = []
-    for kind in type(owner).__mro__:
-        if _is_users(kind.__module__):
-            for name, value in vars(kind).items():
-                if not name.startswith("__"):
-                    yield f"the class attribute {kind.__name__}.{name}", _text(value)
-            methods = {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
-            functions += [each for name, each in methods.items() if name in METHODS or _is_own_code(each)]
-    if isinstance(owner, nn.Module):
-        hooks = [*owner._forward_hooks.values(), *owner._forward_pre_hooks.values()]
-        functions += [hook for hook in hooks if isinstance(hook, FunctionType)]
-    yield from _variables(functions)
+class _Reading:
+    """One reading of a model's and an experiment's attributes as texts.
+
+    model: its modules and parameters are known by their names alone, wherever they are found.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._paths = {id(module): name for name, module in model.named_modules()}
+        self._parameters = {id(parameter) for parameter in model.parameters()}
+        self._followed: set[int] = set()
+        self.kept_modules: list[tuple[nn.Module, str]] = []
+        """Modules that were found, are no part of the model and have not been read, with their paths."""
+        self.kept_functions: list[tuple[FunctionType, str]] = []
+        """The user's functions that were found in attributes and variables, and have not been read."""
+
+    def of_object(self, owner: object, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the attributes of an object and its classes, and the variables of its methods and forward hooks."""
+        for name, value in _attributes(owner):
+            if name not in NO_STATE or not isinstance(owner, nn.Module):
+                yield f"{path}.{name}", self._text(value, f"{path}.{name}")
+        functions: list[FunctionType] = []
+        for kind in type(owner).__mro__:
+            if _is_users(kind.__module__):
+                for name, value in vars(kind).items():
+                    if not name.startswith("__"):
+                        of_class = f"the class attribute {kind.__name__}.{name}"
+                        yield of_class, self._text(value, of_class)
+                methods = {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+                functions += [each for name, each in methods.items() if name in METHODS or _is_own_code(each)]
+        if isinstance(owner, nn.Module):
+            hooks = [*owner._forward_hooks.values(), *owner._forward_pre_hooks.values()]
+            functions += [hook for hook in hooks if isinstance(hook, FunctionType)]
+        yield from self._variables(functions)
+
+    def of_kept_module(self, module: nn.Module, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the same of a module that is no part of the model, and its parameters, buffers and submodules."""
+        yield from self.of_object(module, path)
+        for parts in (module._parameters, module._buffers, module._modules):
+            for name, part in parts.items():
+                yield f"{path}.{name}", self._text(part, f"{path}.{name}")
+
+    def of_kept_functions(self) -> Iterator[tuple[str, str]]:
+        """Yield the variables of the functions that were found, by the paths of these: several may be of one code."""
+        functions, self.kept_functions = self.kept_functions, []
+        for function, path in functions:
+            if id(function) not in self._followed and len(self._followed) < MOST_FUNCTIONS:
+                self._followed.add(id(function))
+                for variable, value in _variables_of(function):
+                    name = variable if variable.startswith("the global ") else f"{variable} of {path}"
+                    yield name, self._text(value, name)
+
+    def _variables(self, functions: list[FunctionType]) -> Iterator[tuple[str, str]]:
+        """Yield the global and enclosing variables and defaults of functions, and of the user's functions that they
+        name."""
+        seen: set[int] = set()
+        while functions and len(seen) < MOST_FUNCTIONS:
+            function = functions.pop()
+            if id(function) in seen:
+                continue
+            seen.add(id(function))
+            self._followed.add(id(function))
+            values = dict(_variables_of(function))
+            functions += [each for each in values.values() if isinstance(each, FunctionType) and _is_own_code(each)]
+            yield from ((path, self._text(value, path)) for path, value in values.items())
+
+    def _text(self, value: Any, path: str, depth: int = DEPTH) -> str:
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes | PurePath | Hyperparameters):
+            return repr(value)  # of `hp` it counts as no reading
+        if isinstance(value, torch.Tensor):
+            return "tensor" if id(value) in self._parameters else _tensor_text(value)
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            return _array_text(value)
+        if (state := _generator_state(value)) is not None:
+            return _digest(repr(state).encode())
+        if isinstance(value, nn.Module):
+            return self._module_text(value, path)
+        if isinstance(value, FunctionType) and _is_own_code(value):
+            self.kept_functions.append((value, path))
+        if isinstance(value, CONSTANT):
+            return str(type(value).__name__)
+        if depth == 0:
+            return self._pickled(value, path, depth)
+        if isinstance(value, Mapping):
+            texts = (f"{key!r}: {self._text(each, f'{path}[{key!r}]', depth - 1)}" for key, each in value.items())
+            return "; ".join(texts)
+        if isinstance(value, set | frozenset):  # in an order that each process has for itself
+            return ", ".join(sorted(self._text(each, f"{path}[{i}]", depth - 1) for i, each in enumerate(value)))
+        if isinstance(value, list | tuple) or type(value).__name__ == "deque":
+            return ", ".join(self._text(each, f"{path}[{i}]", depth - 1) for i, each in enumerate(value))
+        if (attributes := dict(_attributes(value))) and not type(value).__module__.startswith(("pandas", "numpy")):
+            texts = (f"{name!r}: {self._text(each, f'{path}.{name}', depth - 1)}" for name, each in attributes.items())
+            return "; ".join(texts)
+        return self._pickled(value, path, depth)
+
+    def _module_text(self, module: nn.Module, path: str) -> str:
+        """Return a module's name, or the path at which it was found first: what it holds is read by itself.
+
+        A metric of torchmetrics is not read: it adds up batches beside the value of one, and a metric that depends on
+        earlier batches is refused by the first step (`training/torch/first_step.py`).
+        """
+        if id(module) not in self._paths:
+            self._paths[id(module)] = path
+            if not any(kind.__module__.partition(".")[0] == "torchmetrics" for kind in type(module).__mro__):
+                self.kept_modules.append((module, path))
+        return f"{type(module).__name__} {self._paths[id(module)]}"
+
+    def _pickled(self, value: Any, path: str, depth: int) -> str:
+        """Return a text for iterators, tables and any other object by its pickle; for an iterator that has none by the
+        objects that it refers to: of a Python generator its variables, and the iterators of its loops."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return _digest(pickle.dumps(value))
+        except Exception:  # noqa: BLE001 - what cannot be pickled may raise anything
+            text = ADDRESS.sub("", repr(value))
+        if isinstance(value, Iterator) and depth:
+            frame = getattr(value, "gi_frame", None)  # none of a generator that has ended
+            parts = [self._text(each, f"{path}[{i}]", depth - 1) for i, each in enumerate(gc.get_referents(value))]
+            text = f"{text} {frame and frame.f_lasti}: {', '.join(parts)}"
+        return text
 
 
 def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
@@ -159,20 +269,6 @@ def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
                 yield name, getattr(owner, name)
-
-
-def _variables(functions: list[FunctionType]) -> Iterator[tuple[str, str]]:
-    """Yield the global and enclosing variables and defaults of functions, and of the user's functions that they
-    name."""
-    seen: set[int] = set()
-    while functions and len(seen) < MOST_FUNCTIONS:
-        function = functions.pop()
-        if id(function) in seen:
-            continue
-        seen.add(id(function))
-        values = dict(_variables_of(function))
-        functions += [each for each in values.values() if isinstance(each, FunctionType) and _is_own_code(each)]
-        yield from ((path, _text(value)) for path, value in values.items())
 
 
 def _variables_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -224,43 +320,7 @@ def _is_users(module: str) -> bool:
     return module.partition(".")[0] not in ("torch", "raygpu", "builtins", "abc", "typing")
 
 
-def _text(value: Any, depth: int = DEPTH) -> str:
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | PurePath | Hyperparameters):
-        return repr(value)  # of `hp` it counts as no reading
-    if isinstance(value, torch.Tensor):
-        return _tensor_text(value)
-    if isinstance(value, np.ndarray):
-        return _array_text(value)
-    if (state := _generator_state(value)) is not None:
-        return _digest(repr(state).encode())
-    if isinstance(value, CONSTANT):
-        return str(type(value).__name__)
-    if depth == 0:
-        return _pickled(value)
-    if isinstance(value, Mapping):
-        return "; ".join(f"{key!r}: {_text(each, depth - 1)}" for key, each in value.items())
-    if isinstance(value, set | frozenset):  # in an order that each process has for itself
-        return ", ".join(sorted(_text(each, depth - 1) for each in value))
-    if isinstance(value, list | tuple) or type(value).__name__ == "deque":
-        return ", ".join(_text(each, depth - 1) for each in value)
-    if (attributes := dict(_attributes(value))) and not type(value).__module__.startswith(("pandas", "numpy")):
-        return _text(attributes, depth - 1)
-    return _pickled(value)
-
-
-def _pickled(value: Any) -> str:
-    """Return a text for iterators, tables and any other object by its pickle."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _digest(pickle.dumps(value))
-    except Exception:  # noqa: BLE001 - what cannot be pickled may raise anything
-        return ADDRESS.sub("", repr(value))
-
-
 def _array_text(array: np.ndarray) -> str:
-    if array.dtype.hasobject:
-        return _pickled(array)
     if array.nbytes <= LARGE:
         return _digest(array.tobytes())
     sample = array.reshape(-1)[:: max(1, array.size // SAMPLED)] if array.flags.c_contiguous else array.flat[:SAMPLED]
@@ -268,7 +328,7 @@ def _array_text(array: np.ndarray) -> str:
 
 
 def _tensor_text(tensor: torch.Tensor) -> str:
-    if tensor.requires_grad or isinstance(tensor, nn.Parameter):
+    if tensor.requires_grad and not tensor.is_leaf:
         return "tensor"
     try:
         if tensor.nbytes > LARGE and tensor.is_contiguous():

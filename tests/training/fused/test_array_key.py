@@ -72,6 +72,26 @@ def test_a_global_constant_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> Non
     assert key(Smoothed()) != before
 
 
+class Weighted(Smoothed):
+    """Has a loss with class weights, and a frozen teacher."""
+
+    def __init__(self, weight: float = 1.0, teacher: float = 1.0) -> None:
+        super().__init__()
+        self.criterion = nn.CrossEntropyLoss(weight=torch.tensor([weight, 1.0]))
+        self.teacher = nn.Linear(4, 2).requires_grad_(False)
+        nn.init.constant_(self.teacher.weight, teacher)
+        nn.init.zeros_(self.teacher.bias)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return self.criterion(outputs, targets)
+
+
+def test_tensors_of_a_module_that_the_experiment_keeps_are_in_the_key() -> None:
+    keys = [key(Weighted()), key(Weighted(weight=3.0)), key(Weighted(teacher=2.0))]
+    assert len(set(keys)) == 3
+    assert key(Weighted()) == keys[0]
+
+
 def test_an_experiment_made_again_has_the_same_key_whatever_a_module_keeps_of_hp() -> None:
     one, other = Smoothed(), Smoothed()  # with large arrays in two places
     assert key(one) == key(other, lr=0.2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,3 +267,129 @@ def test_a_cache_that_all_trials_share_is_no_obstacle() -> None:
             return x + cache[len(x)].to(x)
 
     assert why(Of(lambda hp: Cached())) is None
+
+
+class Deferred(nn.Module):
+    """A loss that counts its calls, and has a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("weight", torch.ones(10))
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs * (2 if self.calls > 100 else 1), targets, self.weight.to(outputs))
+
+
+class Moving(Deferred):
+    """Changes its buffer in place of the count."""
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.weight += 1e-3
+        return nn.functional.cross_entropy(outputs, targets, self.weight.to(outputs))
+
+
+class Keeps(Of):
+    """Has an object of its own, by which its loss is computed."""
+
+    def __init__(self, own: Any, loss: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__(lambda hp: nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)))
+        self.own, self.by = own, loss
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return self.by(self.own, outputs, targets)
+
+
+def called(own: Any, outputs: Any, targets: Any) -> Any:
+    return own(outputs, targets)
+
+
+def scaled(own: Iterator[float], outputs: Any, targets: Any) -> Any:
+    return next(own) * nn.functional.cross_entropy(outputs, targets)
+
+
+def schedule() -> Iterator[float]:
+    yield from [1.0] * 500 + [2.0] * 500  # the same at each step of a dry run
+
+
+def counting() -> Callable[[Any, Any], Any]:
+    count = 0
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        nonlocal count
+        count += 1
+        return nn.functional.cross_entropy(outputs * (2 if count > 100 else 1), targets)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("own", "loss", "cause"),
+    [
+        (counting, called, "the variable count of Keeps.own changes"),
+        (
+            lambda: [counting(), counting()],
+            lambda own, *both: own[0](*both),
+            r"variable count of Keeps.own\[0\] changes",
+        ),
+        (Deferred, called, "Keeps.own.calls changes"),
+        (Moving, called, "Keeps.own.weight changes"),
+        (lambda: {"losses": [Deferred()]}, lambda own, *both: own["losses"][0](*both), r"own\['losses'\]\[0\].calls"),
+        (lambda: nn.ModuleList([Deferred()]), lambda own, *both: own[0](*both), "Keeps.own.0.calls changes"),
+        (schedule, scaled, "Keeps.own changes"),
+        (lambda: zip(schedule(), strict=True), lambda own, *both: scaled(iter(next(own)), *both), "Keeps.own changes"),
+    ],
+)
+def test_state_of_a_module_a_generator_or_a_function_that_the_experiment_keeps_is_refused_by_name(
+    own: Callable[[], Any], loss: Callable[..., Any], cause: str
+) -> None:
+    assert re.search(cause, reason(Keeps(own(), loss)))
+
+
+GLOBAL = Deferred()
+
+
+def test_state_of_a_global_module_is_refused_by_name() -> None:
+    assert "the global GLOBAL.calls changes" in reason(Keeps(None, lambda own, *both: GLOBAL(*both)))
+
+
+class KeepsTheModel(Of):
+    def model(self, hp: Any) -> nn.Module:
+        self.model_again = super().model(hp)
+        return self.model_again
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda: nn.CrossEntropyLoss(weight=torch.ones(10)),
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)),
+        schedule,
+        threading.Lock,
+    ],
+)
+def test_what_an_experiment_keeps_and_no_step_changes_is_no_obstacle(own: Callable[[], Any]) -> None:
+    def loss(own: Any, outputs: Any, targets: Any) -> Any:
+        return nn.functional.cross_entropy(outputs, targets)
+
+    assert why(Keeps(own(), loss)) is None
+
+
+def test_a_model_that_the_experiment_keeps_is_no_state_of_its_own() -> None:
+    assert why(KeepsTheModel(lambda hp: nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)))) is None
+
+
+class Accuracy(Of):
+    """Has its accuracy by an object that adds up batches, too."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda hp: nn.Linear(64, 10))
+        self.accuracy = pytest.importorskip("torchmetrics").Accuracy("multiclass", num_classes=10)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": self.accuracy(outputs, targets)}
+
+
+def test_a_metric_of_torchmetrics_that_gives_a_batch_s_value_is_no_obstacle() -> None:
+    assert why(Accuracy()) is None
