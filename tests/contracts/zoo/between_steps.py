@@ -91,9 +91,9 @@ class LossWithAModuleOfItsOwn(Vectors):
     """A loss by its own level, of which a module of the experiment has an average."""
 
     repeats = False
-    fused = "broadcast shape"
+    fused = "LossWithAModuleOfItsOwn.level.level changes"
     production = "no mean over samples"
-    unsaved = "state that the model or the loss keeps between steps changes"
+    unsaved = "LossWithAModuleOfItsOwn.level.level changes"
 
     def __init__(self) -> None:
         self.level = Level()
