@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import random
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,14 +18,19 @@ MANY = 10_000
 DEPTH = 4
 """Number of levels of containers and objects in which shared ones are looked for."""
 
+SHARED = (
+    "self.{name} ({kind}) cannot be copied: the trials of one worker share it, and each goes on where the one before"
+    " stopped, so that scores depend on which worker trains what; make it in model(hp), which each trial calls"
+)
+
 
 def own_copy(code: Code) -> Code:
     """Return a copy of an experiment, with what it keeps from step to step; itself if it is a function.
 
     Parameters and buffers are copied too, trained or not; a large one takes memory of its own once it is written to.
     Large arrays, tables and containers are shared, and so is an object that cannot be copied, as a lock or an open
-    file. Class attributes and global variables have no copy: `model(hp)` that returns their parameters for a second
-    trial is refused, unless these are frozen and have not changed.
+    file; `shared_lines` names those that go on. Class attributes and global variables have no copy: `model(hp)` that
+    returns their parameters for a second trial is refused, unless these are frozen and have not changed.
     """
     memo = dict(_replaced(code, DEPTH))
     with _same_seeds():
@@ -34,6 +40,26 @@ def own_copy(code: Code) -> Code:
             _share_uncopyable(code, DEPTH, memo)
     with _same_seeds():
         return copy.deepcopy(code, memo)
+
+
+def shared_lines(code: Any) -> list[str]:
+    """Return a line for each attribute of an experiment with an iterator, a generator or a file that is read, and that
+    cannot be copied: the trials of one worker share it."""
+    lines = []
+    for name, value in (getattr(code, "__dict__", None) or {}).items():
+        memo = dict(_replaced(value, DEPTH - 1))
+        with _same_seeds():
+            _share_uncopyable(value, DEPTH - 1, memo)
+        if any(_goes_on(each) for each in memo.values()):
+            lines.append(SHARED.format(name=name, kind=type(value).__name__))
+    return lines
+
+
+def _goes_on(value: Any) -> bool:
+    """Return whether an object begins its next use where its last one ended."""
+    if isinstance(value, io.IOBase):
+        return not value.closed and value.readable()
+    return isinstance(value, Iterator)
 
 
 def holds_parameters(code: Any) -> bool:

@@ -35,6 +35,7 @@ from raygpu.training.data.columns import columns_of
 from raygpu.training.distributed.micro_batch_check import metric_lines
 from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import IN_EVERY_STEP
+from raygpu.training.own_copy import shared_lines
 from raygpu.training.torch.experiment import IGNORED, overrides
 from raygpu.workflow.cut_batches import cut_batch_lines, ends_of
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_own_settings
@@ -269,7 +270,8 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         name_warnings = misspelt(config.space, values, read) or unread(values, read)
         near = [f"space: {line}" for line in name_warnings]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
-        return step.splits, [*_full_precision(config, step), *step.notes, *near, *lines]
+        notes = [*_full_precision(config, step), *step.notes, *shared_lines(code)]
+        return step.splits, [*notes, *near, *lines]
     for _, fault in failed[:1]:
         if config.fail_fast and config.cluster.is_local and not depends_on_device(fault):
             lists = [f"space.{name}: {hint}" for name, value in config.space.items() if (hint := listed(value))]

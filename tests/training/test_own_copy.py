@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.own_copy import LARGE, MANY, own_copy
+from raygpu.training.own_copy import LARGE, MANY, own_copy, shared_lines
 from raygpu.training.start import start
 from raygpu.training.torch.experiment import TorchExperiment
 from tests.contracts.zoo import ZOO, Entry
@@ -110,6 +111,56 @@ def test_what_cannot_be_copied_is_shared_and_the_rest_is_copied() -> None:
     assert copy.log.lines is not code.log.lines
     assert copy.log.lock is code.log.lock
     assert copy.product is code.product
+
+
+def schedule() -> Iterator[float]:
+    yield from itertools.count()
+
+
+def test_what_cannot_be_copied_and_goes_on_is_named(tmp_path: Path) -> None:
+    samples = torch.utils.data.TensorDataset(torch.zeros(8))
+    (tmp_path / "rows.txt").write_text("1\n")
+    with open(tmp_path / "rows.txt") as rows, open(tmp_path / "log.txt", "w") as log:
+
+        class Kept:
+            def __init__(self) -> None:
+                self.weights, self.batches = schedule(), iter(torch.utils.data.DataLoader(samples))
+                self.parts, self.rows = {"pairs": [zip(schedule(), schedule(), strict=True)]}, rows
+                self.log, self.lock, self.product = log, threading.Lock(), torch.ones(1, requires_grad=True) * 2
+                self.copied, self.loader = iter([1, 2]), torch.utils.data.DataLoader(samples)
+                self.generator, self.draw = torch.Generator(), np.random.default_rng(0)
+
+        lines = shared_lines(Kept())
+    named = [line.partition(" cannot be copied")[0] for line in lines]
+    kinds = {
+        "weights": "generator",
+        "batches": "_SingleProcessDataLoaderIter",
+        "parts": "dict",
+        "rows": "TextIOWrapper",
+    }
+    assert named == [f"self.{name} ({kind})" for name, kind in kinds.items()]
+    assert shared_lines(own_copy) == []
+
+
+class Yielding(TorchExperiment):
+    """Has a schedule that a trial makes for itself, as the line says."""
+
+    def data(self) -> Splits:
+        return ZOO["annealed-loss"]().data()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.weights = schedule()
+        return nn.Linear(12, 4)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return (1 + next(self.weights)) * nn.functional.cross_entropy(outputs, targets)
+
+
+def test_an_iterator_that_model_makes_is_the_trial_s_own() -> None:
+    code = Yielding()
+    first, again = (metrics(ZOO["annealed-loss"](), code) for _ in range(2))
+    assert first == again
+    assert shared_lines(code) == []
 
 
 def test_an_experiment_that_refuses_to_be_copied_is_taken_as_it_is() -> None:

@@ -74,6 +74,26 @@ def test_a_sweep_tells_it_too(card: Any, tmp_path: Path) -> None:
     assert FULL_PRECISION in problem(prepared, *find(prepared.config, Path.cwd())).notes
 
 
+class Yielding(Mlp):
+    """Has the scales of its losses by a generator."""
+
+    def __init__(self) -> None:
+        self.scales = (1.0 for _ in range(1000))
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return next(self.scales) * super().loss(outputs, targets)
+
+
+def test_a_generator_that_trials_of_a_worker_share_is_named(tmp_path: Path) -> None:
+    config = SweepConfig.model_validate(
+        {"experiment": f"{__name__}:Yielding", "space": {**SHAPES[Mlp], "lr": 0.1, "batch_size": 32}, "trials": 2}
+        | {"metric": "accuracy", "epochs": 1, "runs_dir": str(tmp_path), "tracking": {"enabled": False}}
+    )
+    prepared = prepare(config, "yielding")
+    notes = problem(prepared, *find(prepared.config, Path.cwd())).notes
+    assert [note for note in notes if "self.scales (generator) cannot be copied: the trials of one worker" in note]
+
+
 def test_an_experiment_does_not_take_two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml(["NVIDIA A100", "NVIDIA A100"]).install(monkeypatch)
     config = SweepConfig.model_validate(
