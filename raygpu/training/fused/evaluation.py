@@ -39,7 +39,7 @@ class MemberValues:
     packed: torch.Tensor
     """On the device, (width, ...), 0 of members without this metric: see `packed`."""
     given: Sequence[bool] | None = None
-    """Which members have this metric; by default all."""
+    """Whether each member has this metric; None where all have."""
 
 
 class MemberMeans:
@@ -50,7 +50,7 @@ class MemberMeans:
         self._device, self._width = device, width
         self._sums: dict[str, Accumulator] = {}
         self._given: dict[str, list[bool]] = {}
-        """Which members have had a value, by metric."""
+        """Whether each member has had a value, by metric."""
 
     def add(self, metrics: dict[str, MemberValues], count: int) -> None:
         """Add the results of a batch of `count` samples."""
