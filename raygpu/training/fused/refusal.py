@@ -51,7 +51,8 @@ KNOWN = {
     "doesn't have storage": "a tensor is turned into a NumPy array or a pointer",
     "does not require grad and does not": "a gradient is taken by torch.autograd.grad: in an array by torch.func.grad",
     "requires_grad_()": "requires_grad_() in a step: in an array gradients are taken by torch.func.grad",
-    "may have escaped from inside": "a step computes again what it has computed (torch.utils.checkpoint), or keeps it",
+    "may have escaped from inside": "a tensor is used after its step: outputs are an object of a class"
+    " (torch.distributions), or a step keeps it or computes again what it has computed (torch.utils.checkpoint)",
     "_NoopSaveInputs": "a step computes again what it has computed (torch.utils.checkpoint)",
     "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
 }

@@ -89,6 +89,26 @@ def test_augmentation_and_metrics_on_the_host_are_no_obstacle(kind: type[Of]) ->
     assert why(kind(lambda hp: Head())) is None
 
 
+class Gaussian(HostMetrics):
+    """Outputs that are an object of a class, beside metrics by NumPy."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return -outputs.log_prob(targets[:, None].to(outputs.mean)).mean()
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"mean": float(outputs.mean.numpy().mean())}
+
+
+class GaussianHead(Head):
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.distributions.Normal(super().forward(x), 1.0)
+
+
+def test_the_reason_names_outputs_that_are_no_tensors() -> None:
+    text = reason(Gaussian(lambda hp: GaussianHead()))
+    assert re.search(r"outputs are an object of a class \(torch\.distributions\).*, in Gaussian\.metrics", text)
+
+
 class Recurrent(Head):
     def __init__(self, kind: type[nn.Module]) -> None:
         super().__init__(64)
