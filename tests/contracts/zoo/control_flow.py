@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tests.contracts.zoo.entry import (
     CLASSES,
@@ -31,6 +32,39 @@ class CaughtIf(Vectors):
                     return x
 
         return Model()
+
+
+class CaughtByMetrics(Vectors):
+    """Metrics have values of their own for errors, as of a score that one class alone does not have."""
+
+    def model(self, hp: Any) -> nn.Module:
+        return Inside()
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        try:
+            largest = float(outputs.detach().cpu().numpy().max(1).mean())
+        except (RuntimeError, ValueError):
+            largest = 0.5
+        return {"largest": largest}
+
+
+class CaughtByLoss(Vectors):
+    """A loss of evaluations alone that hides what vmap raises."""
+
+    fused = r"data-dependent control flow.*in CaughtByLoss.loss .*goes on after the error"
+
+    def model(self, hp: Any) -> nn.Module:
+        return Inside()
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
+        return functional.cross_entropy(model(inputs), targets)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        loss = functional.cross_entropy(outputs, targets)
+        try:
+            return loss if loss < 100 else loss.new_full((), 100)
+        except RuntimeError:
+            return loss
 
 
 class RareIf(Vectors):
