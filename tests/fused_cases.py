@@ -57,10 +57,10 @@ class _Later(nn.Linear):
     def __init__(self) -> None:
         super().__init__(64, 10)
         count = [0]
-        self.__dict__["_count"] = lambda: count
+        self.__dict__["_count"] = count.append
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        count = self._count()
+        count = self._count.__self__
         count[0] += self.training
         return super().forward(x if count[0] < 30 else x.square())
 

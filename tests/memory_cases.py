@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +20,12 @@ class Wide(Mlp):
     CALLS = 40
 
     def __init__(self) -> None:
-        calls = itertools.count(1)
-        self.count = lambda: next(calls)
+        calls: list[None] = []
+        self.count: Any = calls.append
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
-        calls = self.count()
+        self.count(None)
+        calls = len(self.count.__self__)
         rows = inputs
         while torch._C._functorch.is_batchedtensor(rows):
             rows = torch._C._functorch.get_unwrapped(rows)

@@ -20,7 +20,7 @@ DEPTH = 4
 
 SHARED = (
     "self.{name} ({kind}) cannot be copied: the trials of one worker share it, and each goes on where the one before"
-    " stopped, so that scores depend on which worker trains what; make it in model(hp), which each trial calls"
+    " stopped; make it in model(hp), which each trial calls"
 )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import combinations
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ METHODS = ("forward", "loss", "metrics", "augment")
 """Methods of a library's classes whose variables are examined; of a user's own classes all are."""
 MOST_FUNCTIONS = 1000
 """Largest number of functions that are followed from one to the next."""
+NUMPYS = getattr(np.random.rand, "__self__", None)
+"""Generator behind the functions of `numpy.random`: whether it has drawn is seen elsewhere (`seeding.py`)."""
 LARGE = 2**20
 """Bytes of an array above which only a sample of it is compared."""
 SAMPLED = 4096
@@ -218,6 +220,8 @@ class _Reading:
             return self._module_text(value, path)
         if isinstance(value, FunctionType) and _is_own_code(value):
             self.kept_functions.append((value, path))
+        if isinstance(value, MethodType | MethodWrapperType) and depth and value.__self__ is not NUMPYS:
+            return f"method of {self._text(value.__self__, path, depth - 1)}"
         if isinstance(value, CONSTANT):
             return str(type(value).__name__)
         if depth == 0:

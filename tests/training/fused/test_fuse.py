@@ -61,11 +61,11 @@ class Later(nn.Linear):
 
     def __init__(self, count: list[int], effect: Any) -> None:
         super().__init__(64, 10)
-        self.__dict__["hidden_from_looks"] = lambda: count
+        self.__dict__["hidden_from_looks"] = count.append
         self.effect = effect
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        count = self.hidden_from_looks()
+        count = self.hidden_from_looks.__self__
         count[0] += self.training
         return super().forward(x if count[0] <= 40 else self.effect(x))
 
