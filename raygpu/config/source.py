@@ -67,7 +67,8 @@ class Source:
             if (name := next(differing(self.constants, _constants(code, self.name)), None)) is not None:
                 raise BadInput(
                     f"experiment: {self.name}: {name} is not the same array in all processes, so that their models"
-                    " would differ: draw it by a generator with a seed, as np.random.default_rng(0)"
+                    " would differ: draw it by a generator with a seed, as np.random.default_rng(0), and make what is"
+                    " written later by np.zeros"
                 )
             _compared.add((self.name, self.folder))
         return code

@@ -19,8 +19,8 @@ DEPTH = 4
 """Number of levels of containers and objects in which shared ones are looked for."""
 
 SHARED = (
-    "self.{name} ({kind}) cannot be copied: the trials of one worker share it, and each goes on where the one before"
-    " stopped; make it in model(hp), which each trial calls"
+    "self.{name} ({kind}) cannot be copied: the trials of one worker share it, and each may go on where the one"
+    " before stopped; make it in model(hp), which each trial calls"
 )
 
 

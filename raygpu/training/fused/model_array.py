@@ -122,14 +122,13 @@ class TorchArray:
         hp = Hyperparameters(trials[0].hyperparameters)
         self._guard = Guard(trials, hp, self.device)
 
-        keeps = holds_parameters(experiment)
-
         def model(place: int) -> nn.Module:
             """Make the model of the member at this index, of the parameters that the experiment keeps with its own."""
             code, read = own_copy(experiment) if keeps else self.experiment, hp if place == 0 else hps[place]
             return cast_model(initial_model(code, read, trials[place].seed), dtype)
 
         base = initial_model(self.experiment, hp, trials[0].seed)
+        keeps = holds_parameters(self.experiment)
         _require_stackable(base)  # before a cast, which gives each tensor memory of its own
         base = cast_model(base, dtype)
         facts = step_facts(self.experiment, hp, base, self.data, self.batch_size)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import combinations
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,6 @@ METHODS = ("forward", "loss", "metrics", "augment")
 """Methods of a library's classes whose variables are examined; of a user's own classes all are."""
 MOST_FUNCTIONS = 1000
 """Largest number of functions that are followed from one to the next."""
-NUMPYS = getattr(np.random.rand, "__self__", None)
-"""Generator behind the functions of `numpy.random`: whether it has drawn is seen elsewhere (`seeding.py`)."""
 LARGE = 2**20
 """Bytes of an array above which only a sample of it is compared."""
 SAMPLED = 4096
@@ -220,8 +218,6 @@ class _Reading:
             return self._module_text(value, path)
         if isinstance(value, FunctionType) and _is_own_code(value):
             self.kept_functions.append((value, path))
-        if isinstance(value, MethodType | MethodWrapperType) and depth and value.__self__ is not NUMPYS:
-            return f"method of {self._text(value.__self__, path, depth - 1)}"
         if isinstance(value, CONSTANT):
             return str(type(value).__name__)
         if depth == 0:
@@ -230,7 +226,7 @@ class _Reading:
             texts = (f"{key!r}: {self._text(each, f'{path}[{key!r}]', depth - 1)}" for key, each in value.items())
             return "; ".join(texts)
         if isinstance(value, set | frozenset):  # in an order that each process has for itself
-            return ", ".join(sorted(self._text(each, f"{path}[{i}]", depth - 1) for i, each in enumerate(value)))
+            return ", ".join(sorted(self._text(each, path, depth - 1) for each in value))
         if isinstance(value, list | tuple) or type(value).__name__ == "deque":
             return ", ".join(self._text(each, f"{path}[{i}]", depth - 1) for i, each in enumerate(value))
         if (attributes := dict(_attributes(value))) and not type(value).__module__.startswith(("pandas", "numpy")):
@@ -276,7 +272,7 @@ def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
 
 
 def _variables_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    for name in _names(function.__code__):
+    for name in sorted(_names(function.__code__)):  # in the same order in every process
         if name in function.__globals__:
             yield f"the global {name}", function.__globals__[name]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from random import shuffle
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,23 @@ class Projected(Smoothed):
         return model
 
 
-def test_seeds_of_trials_are_not_in_the_key() -> None:
-    assert key(Projected()) == key(Projected(), seed=5) is not None
+class KeepsItsModel(Smoothed):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.net = super().model(hp)
+        return self.net
+
+
+class Shuffled(Smoothed):
+    """A method of Python's generator, whose state each epoch of each trial sets, is a global of `data`."""
+
+    def data(self) -> Splits:
+        shuffle([])
+        return super().data()
+
+
+@pytest.mark.parametrize("kind", [Projected, KeepsItsModel, Shuffled])
+def test_seeds_of_trials_are_not_in_the_key(kind: type[Smoothed]) -> None:
+    assert key(kind()) == key(kind(), seed=5) is not None
 
 
 def test_a_constant_of_the_experiment_is_in_the_key() -> None:

@@ -333,8 +333,6 @@ def counting() -> Callable[[Any, Any], Any]:
             lambda own, *both: own[0](*both),
             r"variable count of Keeps.own\[0\] changes",
         ),
-        (lambda: Deferred().forward, called, "Keeps.own.calls changes"),
-        (lambda: schedule().__next__, lambda own, *both: scaled(iter([own()]), *both), "Keeps.own changes"),
         (Deferred, called, "Keeps.own.calls changes"),
         (Moving, called, "Keeps.own.weight changes"),
         (lambda: {"losses": [Deferred()]}, lambda own, *both: own["losses"][0](*both), r"own\['losses'\]\[0\].calls"),
