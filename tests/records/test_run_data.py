@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def test_a_sweep_that_goes_on_has_hyperparameters_and_trials_of_its_end_before(t
 
 def test_a_failed_trial_that_is_trained_again_has_not_failed(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "run")
+    time.sleep(0.02)  # a timeline has hundredths of a second
     folder.begin_again()
     again = Timeline(folder.timeline, "accuracy")
     again.go_back("t0019", 0)
