@@ -148,7 +148,8 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float]) -> dict[str
     name = ", ".join(f"{part}={share:g}" for part, share in shares.items())
     if isinstance(samples, Stream):
         raise ValueError(f"{name}: train is a stream, which is not cut: give the samples a data set of their own")
-    if samples.reading.collate_fn is None and (differ(samples) or samples.is_random):
+    is_new = samples.decoded is None  # a cache has had the look already
+    if samples.reading.collate_fn is None and ((is_new and differ(samples)) or samples.is_random):
         raise ValueError(
             f"{name}: reading a sample of train draws random numbers, which are not for an evaluation: give what is"
             " random as transform=, or a data set without it in place of the share"
