@@ -15,14 +15,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from raygpu.config.sections import Precision, Way
 from raygpu.config.source import Source
 from raygpu.experiment import Experiment, Splits, num_samples
 from raygpu.planning.batches import EVALUATION_BATCH
 from raygpu.planning.profiles import Point
+from raygpu.planning.step_cost import StepCost
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -52,17 +56,23 @@ class QuickEstimate:
     def samples_per_s(self, trial: Trial) -> float:
         """Return the samples/s of one training alone, by two steps; 0 where one fails."""
         try:
-            count = min(SAMPLES, OptimizerSettings.of(trial.hyperparameters).batch_size, self._splits.num_train)
-            trial = replace(trial, fold=None, hyperparameters={**trial.hyperparameters, "batch_size": count})
-            with self._as_before():
-                experiment, part = own_copy(self._experiment), self._splits.first(count)
-                solo = TorchSolo(experiment, part, trial, self._settings(), torch.device("cpu"))
-                steps = solo.trial_steps()
+            with self._steps(trial) as (steps, _):
                 next(steps)
                 started = time.perf_counter()
                 return next(steps) / (time.perf_counter() - started)
         except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
             return 0.0
+
+    def step_cost(self, trial: Trial) -> StepCost | None:
+        """Return what a step of one training takes on a GPU, counted in two steps on the CPU; None where one fails."""
+        try:
+            with self._steps(trial) as (steps, parts):
+                next(steps)  # makes the optimizer's state
+                with FlopCounterMode(display=False) as arithmetic, _Operators() as operators:
+                    next(steps)
+            return StepCost(operators.count, parts * arithmetic.get_total_flops())
+        except Exception:  # noqa: BLE001 - the user's code, or an operator that cannot be counted
+            return None
 
     def samples(self, trial: Trial) -> float:
         """Return the cost of `points` for each trial, as a number of samples of training steps."""
@@ -93,6 +103,17 @@ class QuickEstimate:
         return points
 
     @contextlib.contextmanager
+    def _steps(self, trial: Trial) -> Iterator[tuple[Iterator[int], float]]:
+        """Yield the steps of a training on few samples, and the size of its own batches in parts of these samples."""
+        batch = min(OptimizerSettings.of(trial.hyperparameters).batch_size, self._splits.num_train)
+        count = min(SAMPLES, batch)
+        trial = replace(trial, fold=None, hyperparameters={**trial.hyperparameters, "batch_size": count})
+        with self._as_before():
+            experiment, part = own_copy(self._experiment), self._splits.first(count)
+            solo = TorchSolo(experiment, part, trial, self._settings(), torch.device("cpu"))
+            yield solo.trial_steps(), batch / count
+
+    @contextlib.contextmanager
     def _bench(self, way: Way, trials: Sequence[Trial]) -> Iterator[TrainingBenchmark]:
         bench = TrainingBenchmark(way, self._source, self._experiment, self._splits, trials, self._settings())
         try:
@@ -113,6 +134,18 @@ class QuickEstimate:
                 yield
         finally:
             torch.set_num_threads(threads)
+
+
+class _Operators(TorchDispatchMode):
+    """Count the operators that compute something: views launch no kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not operator.is_view
+        return operator(*args, **(kwargs or {}))
 
 
 def _rate(bench: TrainingBenchmark) -> float:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.cifar import ResNet18
 from raygpu.config.source import locate
+from raygpu.planning.step_cost import LAUNCH_S
 from raygpu.search.trials import Trial
 from raygpu.training.quick_estimate import QuickEstimate
 from tests.models import NUM_TRAIN, few
@@ -50,6 +52,33 @@ def test_the_speed_of_one(batch_size: int) -> None:
 @pytest.mark.parametrize("values", [{"batch_size": 0}, {"hidden": -1}, {"lr": "fast"}])
 def test_a_trial_that_fails_has_no_speed(values: dict[str, object]) -> None:
     assert glance("tests.models:Mlp").samples_per_s(trials(1, **values)[0]) == 0
+
+
+def test_what_a_step_computes() -> None:
+    """Two layers forward, and backward both again twice but for the gradient of the inputs."""
+    estimate = glance("tests.models:Mlp")
+    costs = [estimate.step_cost(trials(1, batch_size=size)[0]) for size in (16, 64, NUM_TRAIN)]
+    assert [cost.flop for cost in costs if cost] == [2 * size * 8 * (64 * 2 + 10 * 3) for size in (16, 64, NUM_TRAIN)]
+    assert len({cost.num_operators for cost in costs if cost}) == 1
+    assert costs[0] is not None
+    assert 10 <= costs[0].num_operators <= 40
+
+
+def test_small_networks_are_launched_and_large_ones_compute() -> None:
+    small = glance("tests.models:Cnn").step_cost(trials(1, blocks=2, channels=8, channels2=16, batch_size=32)[0])
+    source, _ = locate("experiments.cifar:ResNet18", ROOT)
+    experiment = ResNet18()
+    large = QuickEstimate(source, experiment, experiment.synthetic().first(128), "float32").step_cost(
+        trials(1, channels=64, batch_size=128)[0]
+    )
+    assert small is not None
+    assert small.alone_s == small.num_operators * LAUNCH_S
+    assert large is not None
+    assert large.alone_s > 1.5 * large.num_operators * LAUNCH_S
+
+
+def test_a_step_that_fails_has_no_cost() -> None:
+    assert glance("tests.models:Mlp").step_cost(trials(1, hidden=-1)[0]) is None
 
 
 def test_it_works_in_the_experiment_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,15 @@ from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
 from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.step_cost import StepCost
 from raygpu.planning.sweep_plan import best_first, generations_ratio
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.signature import ITS_OWN, Group, Signature
+from raygpu.training.hyperparameters import OptimizerSettings
 
-if TYPE_CHECKING:  # Ray takes seconds to import
+if TYPE_CHECKING:  # Ray and torch take seconds to import
     from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.training.quick_estimate import QuickEstimate
 
 logger = logging.getLogger(__name__)
 PROBE_S = 3 * WORKER_S
@@ -80,6 +83,8 @@ class Measurer:
         self.store = ProfileStore.at(config.profiles)
         self.largest = max(groups, key=lambda group: len(group.trials))
         self._first = self.largest.trials[0]
+        self._step_cost: StepCost | None = None
+        """Cost of the largest group's step; None on a simulated GPU, and before the look at a few steps."""
         self._time_budget_s = config.time_budget_s or math.inf
 
     def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
@@ -232,16 +237,18 @@ class Measurer:
         from raygpu.training.quick_estimate import QuickEstimate  # torch takes seconds to import
 
         estimate = QuickEstimate(self.source, self.code, self.splits, self.config.gpu.precision)
+        if hardware.device_gib is not None:
+            return self._look_for_gpu(estimate, hardware)
         samples_per_s = estimate.samples_per_s(self._first)
         if not samples_per_s:
             return QuickLook(None)
         alone_s = samples / samples_per_s
         look = QuickLook(alone_s)
         most_s = min(alone_s, self._time_budget_s)
-        # The CPU's steps say nothing more about a GPU; a sweep of seconds takes as long as its processes' start, and a
-        # sweep of hours repays a probe, whichever way is the fastest.
-        if hardware.device_gib is not None or alone_s < WORKER_S:
-            return self._in_arrays(alone_s, samples_per_s, hardware) or look
+        # A sweep of seconds takes as long as its processes' start, and a sweep of hours repays a probe, whichever way
+        # is the fastest.
+        if alone_s < WORKER_S:
+            return self._in_arrays(samples_per_s, hardware) or look
         if not WORKER_S <= most_s < LONG_S:
             return look
         most = int(min(LOOK * samples, LOOK_S * samples_per_s) / estimate.samples(self._first)) - 1
@@ -256,28 +263,57 @@ class Measurer:
         rough = Profile(self._subject(self.largest, hardware), self.splits.samples_per_epoch, tuple(points))
         return QuickLook(self._fastest(rough, hardware).wall_s, rough)
 
-    def _in_arrays(self, alone_s: float, samples_per_s: float, hardware: Hardware) -> QuickLook | None:
+    def _look_for_gpu(self, estimate: QuickEstimate, hardware: Hardware) -> QuickLook:
+        """Predict the sweep's time on a GPU from what a step computes: the CPU's time says little of it."""
+        assert self.splits is not None
+        self._step_cost = estimate.step_cost(self._first)
+        if self._step_cost is None:
+            return QuickLook(None)
+        samples_per_s = self._batch_size / self._step_cost.alone_s
+        if reads_later(self.splits.train_inputs):  # which can take longer than the steps
+            samples_per_s = min(samples_per_s, estimate.samples_per_s(self._first))
+        if not samples_per_s:
+            return QuickLook(None)
+        return self._in_arrays(samples_per_s, hardware) or QuickLook(self._samples / samples_per_s)
+
+    @property
+    def _batch_size(self) -> int:
+        """Samples of a step of the largest group's trials."""
+        assert self.splits is not None
+        return min(OptimizerSettings.of(self._first.hyperparameters).batch_size, self.splits.num_train)
+
+    def _in_arrays(self, samples_per_s: float, hardware: Hardware) -> QuickLook | None:
         """Return the seconds of training in arrays; None where trials in turn are predicted to end earlier, starts
         included.
 
-        alone_s: seconds of training in turn. samples_per_s: speed of one training. It is assumed that an array's step
-        takes as long as a training's: on a GPU, small steps take as long as their kernels' launch.
+        samples_per_s: speed of one training. On a simulated GPU, for sweeps of seconds, an array's step is assumed to
+        take as long as a training's.
         """
         width = self.config.gpu.width
         widest = WIDTHS[1] if width == "auto" else width
         members = min(widest, self._size.of("fused"))
-        if members < 2 or not self._may_fuse(self.largest):
+        cost = self._step_cost
+        if members < 2 or not self._may_fuse(self.largest) or (cost is None and hardware.device_gib is not None):
             return None
+        step_s = self._batch_size / samples_per_s
+
+        def gain_of(count: int) -> float:
+            """Return the speed of an array over that of one training."""
+            return count if cost is None else count * step_s / cost.array_s(count, step_s)
+
         assert self.splits is not None
-        array = Point("fused", members, members * samples_per_s, float(members))
+        gain = gain_of(members)
+        array = Point("fused", members, gain * samples_per_s, gain)
         points = (Point("process", 1, samples_per_s, 1.0), array)
         assumed = Profile(self._subject(self.largest, hardware), self.splits.samples_per_epoch, points)
         if not any(self._fastest(assumed, hardware).fused):
             return None
         parts = Estimates(reference=assumed).parts(self.groups, self.config)
         trainings = sum(part.size.trials for part in parts)
-        steps = sum(part.size.trials / (min(widest, part.size.of("fused")) if part.can_fuse else 1) for part in parts)
-        return QuickLook(WORKER_S + alone_s * steps / trainings, in_arrays=True)
+        steps = sum(
+            part.size.trials / (gain_of(min(widest, part.size.of("fused"))) if part.can_fuse else 1) for part in parts
+        )
+        return QuickLook(WORKER_S + self._samples / samples_per_s * steps / trainings, in_arrays=True)
 
     def _fastest(self, profile: Profile, hardware: Hardware) -> Option:
         """Return the fastest way to run the sweep by this profile of all its groups."""
@@ -324,7 +360,7 @@ class Measurer:
         else:
             estimates.source = f"the sweep is short: {estimates.source} ended with one training's speed"
             alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
-            look = self._in_arrays(self._samples / alone, alone, hardware) if alone else None
+            look = self._in_arrays(alone, hardware) if alone else None
             if look is not None and (look.sweep_s or 0.0) <= self._time_budget_s:
                 self._prefer_arrays(estimates)
         return estimates

@@ -15,9 +15,12 @@ from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Workload
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import Node
+from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.step_cost import FLOP_PER_S, LAUNCH_S, StepCost
 from raygpu.search.signature import ITS_OWN, Group, Signature
 from raygpu.search.trials import Trial
+from raygpu.training.hyperparameters import OptimizerSettings
 from tests.models import few
 
 
@@ -150,6 +153,18 @@ def measurer_of(trials: int, signatures: int, folder: Path, **values: Any) -> Me
     return Measurer(config(profiles=str(folder), trials=trials, **values), source, code, few(), groups)
 
 
+def ten_thousand_a_second(monkeypatch: pytest.MonkeyPatch, share_of_arithmetic: float = 0.0) -> None:
+    """Let a training be estimated at 10,000 samples/s.
+
+    share_of_arithmetic: time of a step's arithmetic on a GPU, in parts of the step.
+    """
+    step_s = OptimizerSettings.of({}).batch_size / 10_000
+    cost = StepCost(step_s / LAUNCH_S, share_of_arithmetic * step_s * FLOP_PER_S)  # type: ignore[arg-type]
+    estimate = "raygpu.training.quick_estimate.QuickEstimate"
+    monkeypatch.setattr(f"{estimate}.samples_per_s", lambda *_: 10_000.0)
+    monkeypatch.setattr(f"{estimate}.step_cost", lambda *_: cost)
+
+
 @pytest.mark.parametrize(
     ("hardware", "trials", "signatures", "epochs", "values", "is_due", "in_arrays"),
     [
@@ -177,15 +192,41 @@ def test_a_sweep_that_is_short_in_arrays_is_not_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Steps of small networks take a GPU as long in an array as alone, so its time is not that of trials in turn."""
-    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    ten_thousand_a_second(monkeypatch)
     found, due = measurer_of(trials, signatures, tmp_path, epochs=epochs, **values).kept(hardware)
     assert (due, found.prefers_arrays) == (is_due, in_arrays)
     assert found.reference is None
     assert found.source.endswith("so similar trials train as arrays") == in_arrays
 
 
+@pytest.mark.parametrize(
+    ("share", "epochs", "is_due", "in_arrays"),
+    [
+        (1 / 8, 120, False, True),
+        (1, 120, False, False),  # an array would take half as long again
+        (1, 2_000, True, False),
+        (1 / 8, 20_000, True, False),
+    ],
+)
+def test_a_network_that_fills_the_gpu_gains_nothing_in_an_array(
+    share: float, epochs: int, is_due: bool, in_arrays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ten_thousand_a_second(monkeypatch, share)
+    measurer = measurer_of(8, 1, tmp_path, epochs=epochs)
+    found, due = measurer.kept(CARD)
+    assert (due, found.prefers_arrays) == (is_due, in_arrays)
+    seconds = 8 * epochs * few().num_train / 10_000
+    assert measurer._look(CARD).sweep_s == pytest.approx(WORKER_S + seconds * 1.5 * share if share < 1 else seconds)
+
+
+def test_trials_whose_step_fails_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.step_cost", lambda *_: None)
+    found, due = measurer_of(64, 1, tmp_path, epochs=20).kept(CARD)
+    assert (due, found.prefers_arrays) == (True, False)
+
+
 def test_trials_that_cannot_be_fused_count_at_the_speed_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    ten_thousand_a_second(monkeypatch)
     for reason, seconds in ((None, 4 + 800 / 32), ("it draws by its values", 4 + 400 / 32 + 400)):
         measurer = measurer_of(64, 2, tmp_path, epochs=800 * 10_000 / 64 / few().num_train)
         measurer.groups[1].reason = reason
@@ -196,7 +237,7 @@ def test_a_profile_without_arrays_does_not_keep_a_short_sweep_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a probe leaves it that has ended with one training's speed."""
-    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    ten_thousand_a_second(monkeypatch)
     measurer = measurer_of(64, 1, tmp_path, epochs=20)
     of_one = Profile(measurer._subject(measurer.largest, CARD), few().num_train, (Point("process", 1, 1e4, 1.0),))
     measurer.store.keep(of_one)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from raygpu import Splits, TorchExperiment
+from raygpu.config.sections import Precision
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
@@ -42,6 +43,32 @@ def test_members_equal_trainings_alone(name: str, graphs: bool) -> None:
         fused = array.member_state(trial.trial_id)["model"]
         for parameter, expected in solo.model.named_parameters():
             assert (fused[parameter] - expected).norm() <= 1e-9 * expected.norm()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_members_are_as_far_from_trainings_alone_as_the_precision_is(name: str, precision: Precision) -> None:
+    """On an H200, at most 1.7 times as far; a convolution over text, whose tf32 alone does not use, 8e-5 away."""
+    kind, shape = MODELS[name]
+    experiment, settings = kind(), Settings(3, 1, precision, Path())
+    trials = [Trial(f"t{i}", i + 5, {**shape, "lr": 0.01 * (i + 1), "momentum": 0.3 * i}) for i in range(3)]
+    array = TorchArray(experiment, experiment.data(), trials, settings)
+    while array.run_epoch() is not None:
+        pass
+    for trial in trials:
+        alone = {each: trained_alone(experiment, trial, each) for each in (precision, "float32")}
+        state = array.member_state(trial.trial_id)["model"]
+        fused = torch.cat([state[parameter].flatten().cpu() for parameter in alone["float32"]])
+        same, exact = (torch.cat([tensor.flatten() for tensor in each.values()]) for each in alone.values())
+        assert (fused - same).norm() <= max(3 * (same - exact).norm(), 2e-4 * exact.norm())
+
+
+def trained_alone(experiment: Any, trial: Trial, precision: Precision) -> dict[str, torch.Tensor]:
+    """Return the parameters of a training alone by their names, on the CPU."""
+    solo = TorchSolo(experiment, experiment.data(), trial, Settings(3, 1, precision, Path()))
+    while solo.run_epoch() is not None:
+        pass
+    return {name: parameter.detach().cpu() for name, parameter in solo.model.named_parameters()}
 
 
 def test_a_step_is_recorded_and_told() -> None:
