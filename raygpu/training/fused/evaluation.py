@@ -18,11 +18,11 @@ from torch.func import functional_call, vmap
 from raygpu.experiment import Experiment
 from raygpu.training.base import LOSS, NotAsAlone, scores
 from raygpu.training.fused.largest_tensor import LargestTensor
-from raygpu.training.fused.member_generators import Draws
+from raygpu.training.fused.member_step import StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.refusal import refusal, slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
-from raygpu.training.fused.vmap_modes import OwnTensors, RaisedErrors, norms_in_float32, plain_attention
+from raygpu.training.fused.vmap_modes import MemberNorms, OwnTensors, RaisedErrors, plain_attention
 from raygpu.training.torch.data import Tensors, by_name, copied, of_each
 from raygpu.training.torch.reduction import Accumulator, as_parts, packed
 
@@ -70,10 +70,8 @@ class MemberMeans:
 
 
 class Evaluation:
-    """The evaluation of all arrays of one signature. See `Program`, whose model, optimizer and context these are.
-
-    draws: random numbers that an evaluation draws.
-    """
+    """The evaluation of all arrays of one signature. See `Program`, whose model, optimizer, context and facts these
+    are."""
 
     def __init__(
         self,
@@ -82,14 +80,16 @@ class Evaluation:
         optimizer: ArrayOptimizer,
         device: torch.device,
         context: Callable[[], AbstractContextManager[None]],
-        draws: Draws,
+        facts: StepFacts,
     ) -> None:
         self.experiment = experiment
         self.model = model
         self.optimizer = optimizer
         self.device = device
         self.context = context
-        self.draws = draws
+        self.draws = facts.evaluation_draws
+        """Random numbers that an evaluation draws."""
+        self._has_norms = facts.has_norms
         self.metrics_are_fused: bool | None = None
         """Whether vmap computes metrics; None before the first evaluation."""
         self.chunk = FIRST_AT_ONCE
@@ -105,7 +105,8 @@ class Evaluation:
         self.model.eval()
         state = self.optimizer.evaluated(tile.optimizer_state, {**tile.parameters, **tile.fixed, **tile.buffers})
         streams = tile.streams.expect(self.draws) if tile.streams else nullcontext()
-        with self.context(), norms_in_float32(self.device), plain_attention(), streams:
+        norms = MemberNorms() if self._has_norms else nullcontext()
+        with self.context(), norms, plain_attention(), streams:
             if self.metrics_are_fused is not False:
                 before = tile.streams.state() if tile.streams else []
                 try:

@@ -14,7 +14,7 @@ from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.base import NotAsAlone
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
-from raygpu.training.fused.vmap_modes import TiedExtremes
+from raygpu.training.fused.vmap_modes import MemberNorms, TiedExtremes
 from raygpu.training.torch.data import TrainingData, copied, moved
 from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.reduction import objective
@@ -38,6 +38,8 @@ class StepFacts:
     """Whether a step looks up embeddings with a padding index."""
     has_extremes: bool
     """Whether a step takes the largest or smallest element or the median of a whole tensor."""
+    has_norms: bool
+    """Whether a step computes batch or instance norms."""
 
 
 def step_facts(
@@ -67,12 +69,13 @@ def step_facts(
         experiment.metrics(outputs, expected)
 
     with random_state_kept():
-        with TiedExtremes() as extremes:
+        with TiedExtremes() as extremes, MemberNorms() as norms:
             loss = step()
         trained = frozenset(name for name, p in probe.named_parameters() if p.grad is not None)
         if not trained:
             raise NotAsAlone("no parameter of a copy of the model gets a gradient")
-        return StepFacts(trained, _draws(step), _draws(evaluation), _pads_embeddings(loss), extremes.has_met_one)
+        draws = _draws(step), _draws(evaluation)
+        return StepFacts(trained, *draws, _pads_embeddings(loss), extremes.has_met_one, norms.has_met_one)
 
 
 def _draws(run: Callable[[], Any]) -> Draws:

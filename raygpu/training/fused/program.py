@@ -6,7 +6,7 @@ The stateless form of one model (`torch.func.functional_call`) is mapped over st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,7 @@ from raygpu.training.fused.member_step import StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer
 from raygpu.training.fused.random_inputs import RandomInputs
 from raygpu.training.fused.tile import Stacked, Tile
-from raygpu.training.fused.vmap_modes import (
-    OwnTensors,
-    PaddedEmbedding,
-    TiedExtremes,
-    norms_in_float32,
-    plain_attention,
-)
+from raygpu.training.fused.vmap_modes import MemberNorms, OwnTensors, PaddedEmbedding, TiedExtremes, plain_attention
 from raygpu.training.torch.data import Tensors, by_name, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
@@ -68,7 +62,12 @@ class Program:
         """Names of the parameters for which the optimizer of a training alone holds state, in its order."""
         self.trained = facts.trained
         self._step_draws = facts.step_draws
-        self._padded, self._has_extremes = facts.padded, facts.has_extremes
+        self.step_modes = (
+            *((PaddedEmbedding,) if facts.padded else ()),
+            *((TiedExtremes,) if facts.has_extremes else ()),
+            *((MemberNorms,) if facts.has_norms else ()),
+        )
+        """Modes of torch functions that the forward passes of a step need."""
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
         """Name under which each name's tensor is stacked: tied parameters have several names."""
@@ -81,7 +80,7 @@ class Program:
         self.device = device
         self.model = model.to(device)
         self._step = _TrainingStep(experiment, self.model, hp)
-        self.evaluation = Evaluation(experiment, self.model, optimizer, device, context, facts.evaluation_draws)
+        self.evaluation = Evaluation(experiment, self.model, optimizer, device, context, facts)
         self._compiled: dict[tuple[int, int], Step] = {}
         """Compiled steps by a tile's width and its batch size."""
         self._compiled_shapes: dict[tuple[int, int], Shapes] = {}
@@ -188,10 +187,9 @@ class Program:
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
         """Map `_loss` over all members."""
-        with (
-            PaddedEmbedding() if self._padded else nullcontext(),
-            TiedExtremes() if self._has_extremes else nullcontext(),
-        ):
+        with ExitStack() as stack:
+            for mode in self.step_modes:
+                stack.enter_context(mode())
             return vmap(self._loss, randomness="different")(parameters, fixed, buffers, inputs, targets)
 
     @torch.no_grad()
@@ -216,7 +214,7 @@ class Program:
         own_buffers = {name: tensor.clone() for name, tensor in buffers.items()}
         state = {f"{MODEL}.{name}": tensor for name, tensor in {**parameters, **fixed, **own_buffers}.items()}
         mode = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
-        with self.context(), norms_in_float32(self.device), mode:
+        with self.context(), mode:
             loss = functional_call(self._step, state, (inputs, targets))
         return objective(loss).reshape(()), (packed(loss), {name: state[f"{MODEL}.{name}"] for name in buffers})
 

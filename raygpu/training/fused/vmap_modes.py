@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from raygpu.training.torch.torch_private_api import times_mapped
+from raygpu.training.torch.torch_private_api import member_of, stack_of, times_mapped
 
 WHOLE = {
     **dict.fromkeys((torch.max, torch.Tensor.max), torch.amax),
@@ -138,27 +138,62 @@ class RaisedErrors(TorchFunctionMode):
             raise
 
 
-class NormalizationInFloat32(TorchFunctionMode):
-    """Batch and instance norms of half-precision inputs, whose scale and statistics are in float32, as in autocast.
+class MemberNorms(TorchFunctionMode):
+    """Batch norms of all members as one norm of all their channels, which is each member's own.
 
-    Such a norm computes in float32 and rounds its outputs. Under vmap, its backward pass on CUDA has no kernel for two
-    dtypes (torch 2.11: "Expected running_mean to have type BFloat16 but got Float").
+    torch.vmap's own rule leaves scale and shift to operators after the norm, each of which reads, writes and keeps all
+    activations once more. It remains the rule of instance norms, and of norms with a tensor that is not each member's
+    own. Of half-precision inputs, with scale and statistics in float32 as in autocast, it has no backward pass on CUDA
+    (torch 2.11: "Expected running_mean to have type BFloat16 but got Float"); those norms compute in float32 and round
+    their outputs, as a norm of one member does inside.
     """
 
     NORMS = (functional.batch_norm, torch.batch_norm, functional.instance_norm, torch.instance_norm)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_met_one = False
+        """Whether any of the functions was called."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if func not in self.NORMS or not args or not _is_mixed((*args, *named.values())):
+        if func not in self.NORMS:
+            return func(*args, **named)
+        self.has_met_one = True
+        if func is functional.batch_norm and (outputs := _norm_of_all(*args, **named)) is not None:
+            return outputs
+        if not args or not _is_mixed((*args, *named.values())):
             return func(*args, **named)
         inputs, *others = args
         return func(inputs.float(), *others, **named).to(inputs.dtype)
 
 
-def norms_in_float32(device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context in which batch norms have a backward pass, also in mixed precision."""
-    mixed = device.type == "cuda" and torch.is_autocast_enabled("cuda")
-    return NormalizationInFloat32() if mixed else nullcontext()
+def _norm_of_all(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> torch.Tensor | None:
+    """Return `functional.batch_norm` of one member, computed for all; None where these are not tensors of each member.
+
+    The running statistics of all members are updated in place.
+    """
+    activations = stack_of(input)
+    if activations is None or input.ndim < 2:
+        return None
+    stack, dim, level = activations
+    of_channels: list[Any] = []
+    for tensor in (running_mean, running_var, weight, bias):
+        found = None if tensor is None else stack_of(tensor)
+        if tensor is not None and (found is None or found[2] != level or not found[0].is_contiguous() or found[1] != 0):
+            return None
+        of_channels.append(found if found is None else found[0].flatten())
+    channels = stack.movedim(dim, 1)
+    outputs = functional.batch_norm(channels.flatten(1, 2), *of_channels, *args, **kwargs)
+    return member_of(outputs.unflatten(1, channels.shape[1:3]), 1, level)
 
 
 def _is_mixed(values: Any) -> bool:

@@ -103,6 +103,22 @@ def times_mapped(tensor: torch.Tensor) -> int:
     return count
 
 
+def stack_of(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int] | None:
+    """Return the stack of all members' tensors behind one inside torch.vmap, its dimension of the members, and the
+    number of this vmap among those around the code; None for a tensor that the innermost of them does not map."""
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(tensor) or not functorch.is_batchedtensor(tensor):
+        return None
+    stack, dim = functorch.get_unwrapped(tensor), functorch.maybe_get_bdim(tensor)
+    return stack, dim, functorch.maybe_get_level(tensor)
+
+
+def member_of(stack: torch.Tensor, dim: int, level: int) -> torch.Tensor:
+    """Return what one member sees of a stack inside torch.vmap: see `stack_of`."""
+    mapped: torch.Tensor = torch._C._functorch._add_batch_dim(stack, dim, level)
+    return mapped
+
+
 def copy_all(targets: Tensors, sources: Tensors) -> None:
     """Copy each tensor into another one of its shape, on a GPU in one call."""
     torch._foreach_copy_(targets, sources)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from raygpu import Splits, TorchExperiment
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.fused.vmap_modes import NormalizationInFloat32, TiedExtremes
+from raygpu.training.fused.vmap_modes import MemberNorms, TiedExtremes
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
 
@@ -49,19 +51,92 @@ def test_norms_of_two_dtypes_compute_in_float32(function: Any, half: torch.dtype
 
     class Noted(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.extend(args[0].dtype for norm in NormalizationInFloat32.NORMS if func is norm)
+            seen.extend(args[0].dtype for norm in MemberNorms.NORMS if func is norm)
             return func(*args, **(kwargs or {}))
 
     def normed(inputs: torch.Tensor, statistics: torch.Tensor) -> torch.Tensor:
         return function(inputs, statistics.clone(), statistics.clone() + 1, statistics + 2, statistics)
 
-    with Noted(), NormalizationInFloat32():
+    with Noted(), MemberNorms():
         found = normed(inputs, torch.zeros(3))
         same = normed(inputs, torch.zeros(3, dtype=half))
     assert set(seen[: len(seen) // 2]) == {torch.float32}
     assert set(seen[len(seen) // 2 :]) == {half}, "one dtype alone is left as it is"
     assert found.dtype == same.dtype == half
     assert torch.equal(found, normed(inputs.float(), torch.zeros(3)).to(half))
+
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Inputs, running mean and variance, scale and shift of a batch norm."""
+WIDTH, CHANNELS = 3, 4
+
+
+def members_of(*shape: int) -> Batch:
+    """Return the stacks of all members' batch norms, in float64. shape: of a member's inputs."""
+    draw = partial(torch.randn, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    mean, scale, shift = (draw(WIDTH, CHANNELS) for _ in range(3))
+    variance = draw(WIDTH, CHANNELS) ** 2 + 0.5
+    return draw(WIDTH, *shape), mean, variance, scale.requires_grad_(), shift.requires_grad_()
+
+
+def normed(of: Sequence[torch.Tensor], training: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the outputs, and the running statistics after them."""
+    inputs, mean, variance, scale, shift = of
+    mean, variance = mean.clone(), variance.clone()
+    return functional.batch_norm(inputs, mean, variance, scale, shift, training, 0.3), mean, variance
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("shape", [(6, CHANNELS), (6, CHANNELS, 5), (6, CHANNELS, 2, 3)], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_the_norm_of_all_members_is_each_member_s(shape: tuple[int, ...], dim: int, training: bool) -> None:
+    inputs, *of_channels = members_of(*shape)
+    moved = inputs.movedim(0, dim).requires_grad_()
+    with MemberNorms(), Operators() as operators:
+        found = torch.vmap(lambda *of: normed(of, training), in_dims=(dim, 0, 0, 0, 0))(moved, *of_channels)
+    assert not {"mul", "add"} & set(operators.names), "scale and shift are the norm's own"
+    found[0].square().sum().backward()
+    alone = [[tensor.detach()[i] for tensor in (inputs, *of_channels)] for i in range(WIDTH)]
+    for one in alone:
+        for place in (0, 3, 4):
+            one[place].requires_grad_()
+    wanted = [normed(of, training) for of in alone]
+    for place, results in enumerate(zip(*wanted, strict=True)):
+        torch.testing.assert_close(found[place], torch.stack(results), rtol=1e-12, atol=1e-12)
+    torch.stack([outputs.square().sum() for outputs, *_ in wanted]).sum().backward()
+    for place, stack in ((0, moved.grad), (3, of_channels[2].grad), (4, of_channels[3].grad)):
+        assert stack is not None
+        rows = stack.movedim(dim, 0) if place == 0 else stack
+        torch.testing.assert_close(rows, torch.stack([of[place].grad for of in alone]), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", range(5), ids=["inputs", "mean", "variance", "scale", "shift"])
+def test_a_norm_with_a_tensor_that_is_no_member_s_own_is_left_to_vmap(shared: int) -> None:
+    of = members_of(6, CHANNELS, 5)
+    in_dims = tuple(None if place == shared else 0 for place in range(5))
+    arguments = [stack[0] if place == shared else stack for place, stack in enumerate(of)]
+
+    def evaluated(*one: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(*one)
+
+    with MemberNorms():
+        found = torch.vmap(evaluated, in_dims=in_dims)(*arguments)
+    wanted = [
+        evaluated(*(each if place == shared else each[i] for place, each in enumerate(arguments))) for i in range(3)
+    ]
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-12, atol=1e-12)
+
+
+class Operators(TorchDispatchMode):
+    """Notes the names of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.gpu
