@@ -10,7 +10,7 @@ from raygpu.cli.set_view import rules_lines, size_text
 from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Hardware
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
-from raygpu.planning.sweep_plan import Decision
+from raygpu.planning.sweep_plan import WHOLE_GPU, Decision
 from raygpu.search.architectures import Architectures
 from raygpu.search.generations import Generations
 from raygpu.search.halving import rungs
@@ -231,7 +231,8 @@ def _values(signature: Signature) -> str:
 
 def _held(part: DevicePlan) -> str:
     """Return the reason for a share that is not the requested one, in parentheses; empty otherwise."""
-    return "" if part.reason.startswith("gpu.fraction") and "," not in part.reason else f" ({part.reason})"
+    is_usual = part.reason == WHOLE_GPU or (part.reason.startswith("gpu.fraction") and "," not in part.reason)
+    return "" if is_usual else f" ({part.reason})"
 
 
 def _cards(part: DevicePlan) -> str:

@@ -15,7 +15,7 @@ from raygpu.planning import allocation, cost_model
 from raygpu.planning.cost_model import FreeMemory, Option
 from raygpu.planning.estimates import Estimates, Hardware
 from raygpu.planning.gpu_room import needs_of_sweep
-from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, by_type, plan, snap
+from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, Share, by_type, plan, snap
 from raygpu.planning.training_need import Need
 from raygpu.search.generations import Generations
 from raygpu.search.signature import Group, Signature
@@ -27,6 +27,8 @@ LEARNS_MORE = 1.5
 generations of eight, `tpe` is 1.8 times as far from the best score after 64 trials (experiments/benchmarks,
 `generation_width`)."""
 FASTER_ALONE = "packed processes are predicted to be faster"
+WHOLE_GPU = "the process of several trials has a GPU for itself"
+"""Reason of the share that fused and split mode have by default."""
 Sharing = Literal["fused", "split"]
 """Way in which several trials share one process: as one array of torch models, or on TensorFlow's logical devices."""
 Mode = Literal["process", "fused", "split"]
@@ -62,8 +64,11 @@ def make_fused_plan(
     mps: bool = False,
 ) -> ArrayPlan:
     """Plan fused mode for these nodes: by default, each array has a GPU for itself. Raises BadInput."""
-    fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
-    arrays = allocation.limit_by_device(nodes, allocation.requested_share(nodes, fraction, {}), mps=mps)
+    if config.gpu.fraction == "auto":
+        shares = dict.fromkeys(by_type(nodes), Choice(Share(1), WHOLE_GPU))
+    else:
+        shares = allocation.requested_share(nodes, config.gpu.fraction, {})
+    arrays = allocation.limit_by_device(nodes, shares, mps=mps)
     return ArrayPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
 
 

@@ -2,6 +2,7 @@
 
     glance = QuickEstimate(source, experiment, splits, precision)
     glance.samples_per_s(trial)
+    glance.step_cost(trial)  # for a GPU
     points = glance.points(trials, num_cpus)
 
 A sweep that is too short for a probe is planned by this estimate.
@@ -15,11 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from raygpu.config.sections import Precision, Way
 from raygpu.config.source import Source
@@ -29,10 +27,12 @@ from raygpu.planning.profiles import Point
 from raygpu.planning.step_cost import StepCost
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.training.fused.vmap_modes import plain_attention
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.own_copy import own_copy
 from raygpu.training.timing import TrainingBenchmark
 from raygpu.training.torch.solo import TorchSolo
+from raygpu.training.torch.step_counter import StepCounter
 
 SAMPLES = 32
 """Largest number of samples of the step that gives the first estimate."""
@@ -68,11 +68,11 @@ class QuickEstimate:
         try:
             with self._steps(trial) as (steps, parts):
                 next(steps)  # makes the optimizer's state
-                with FlopCounterMode(display=False) as arithmetic, _Operators() as operators:
-                    next(steps)
-            return StepCost(operators.count, parts * arithmetic.get_total_flops())
+                with plain_attention(), StepCounter() as counter:
+                    count = next(steps)
         except Exception:  # noqa: BLE001 - the user's code, or an operator that cannot be counted
             return None
+        return StepCost(round(parts * count), counter.num_operators, parts * counter.flop, self._precision)
 
     def samples(self, trial: Trial) -> float:
         """Return the cost of `points` for each trial, as a number of samples of training steps."""
@@ -134,18 +134,6 @@ class QuickEstimate:
                 yield
         finally:
             torch.set_num_threads(threads)
-
-
-class _Operators(TorchDispatchMode):
-    """Count the operators that compute something: views launch no kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not operator.is_view
-        return operator(*args, **(kwargs or {}))
 
 
 def _rate(bench: TrainingBenchmark) -> float:

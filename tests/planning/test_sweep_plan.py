@@ -15,7 +15,7 @@ from raygpu.errors import BadInput
 from raygpu.planning.estimates import Estimates, Hardware
 from raygpu.planning.gpu_shares import ArrayPlan, Node, Plan
 from raygpu.planning.profiles import Point, Profile, Subject
-from raygpu.planning.sweep_plan import Decision, decide, make_fused_plan
+from raygpu.planning.sweep_plan import WHOLE_GPU, Decision, decide, make_fused_plan
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import Trial
 from raygpu.workflow.planner import Planner
@@ -243,6 +243,8 @@ def test_a_plan_stays_within_what_the_run_may_reserve() -> None:
     assert isinstance(found.plan, Plan)
     assert found.plan.slots * found.plan.parts[0].share.part <= Fraction(1, 2)
     fused = config(mode="fused").model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})
+    (usual,) = make_fused_plan([CARD], config(mode="fused"), 32).arrays.parts
+    assert (usual.share.trials_per_gpu, usual.reason) == (1, WHOLE_GPU)
     both = make_fused_plan([CARD], fused, 32)
     assert (both.arrays.parts[0].share.trials_per_gpu, both.arrays.slots) == (2, 1)
     whole = config(mode="process", fraction=1.0).model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from experiments.cifar import ResNet18
 from raygpu.config.source import locate
-from raygpu.planning.step_cost import LAUNCH_S
+from raygpu.planning.step_cost import ARRAY_SPEED, FLOP_PER_S, LAUNCH_S
 from raygpu.search.trials import Trial
 from raygpu.training.quick_estimate import QuickEstimate
-from tests.models import NUM_TRAIN, few
+from tests.models import NUM_TRAIN, Mlp, few
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,9 +75,27 @@ def test_small_networks_are_launched_and_large_ones_compute() -> None:
         trials(1, channels=64, batch_size=128)[0]
     )
     assert small is not None
-    assert small.alone_s == small.num_operators * LAUNCH_S
+    assert small.gain(8) == 8
     assert large is not None
-    assert large.alone_s > 1.5 * large.num_operators * LAUNCH_S
+    assert large.gain(8) == pytest.approx(ARRAY_SPEED)
+    assert large.flop / FLOP_PER_S["float32"] > 1.5 * large.num_operators * LAUNCH_S
+
+
+def test_attention_is_counted() -> None:
+    """The operator of a CPU for all of it has no formula."""
+
+    class Attending(Mlp):
+        def model(self, hp: Mapping[str, Any]) -> nn.Module:
+            layer = nn.TransformerEncoderLayer(8, 1, 16, batch_first=True, dropout=0.0)
+            return nn.Sequential(nn.Unflatten(1, (8, 8)), layer, nn.Flatten(), nn.Linear(64, 10))
+
+    source, _ = locate("tests.models:Mlp", ROOT)
+    cost = QuickEstimate(source, Attending(), few(), "float32").step_cost(trials(1, batch_size=32)[0])
+    assert cost is not None
+    weights = 8 * 8 * 4 + 2 * 8 * 16  # of the projections and the two linear layers, for each of the 8 tokens
+    products = 2 * 8 * 8 * 8  # queries and keys, and values, for each sample
+    without = 8 * 8 * 8 * 3  # the inputs have no gradient
+    assert cost.flop == 2 * 32 * (3 * (8 * weights + products + 640) - without)
 
 
 def test_a_step_that_fails_has_no_cost() -> None:

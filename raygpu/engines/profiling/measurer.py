@@ -27,7 +27,6 @@ from raygpu.planning.step_cost import StepCost
 from raygpu.planning.sweep_plan import best_first, generations_ratio
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.signature import ITS_OWN, Group, Signature
-from raygpu.training.hyperparameters import OptimizerSettings
 
 if TYPE_CHECKING:  # Ray and torch take seconds to import
     from raygpu.engines.cluster.cluster import Cluster
@@ -84,7 +83,7 @@ class Measurer:
         self.largest = max(groups, key=lambda group: len(group.trials))
         self._first = self.largest.trials[0]
         self._step_cost: StepCost | None = None
-        """Cost of the largest group's step; None on a simulated GPU, and before the look at a few steps."""
+        """Cost of the largest group's step on a GPU; None before it is looked at, and where it cannot be counted."""
         self._time_budget_s = config.time_budget_s or math.inf
 
     def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
@@ -266,28 +265,21 @@ class Measurer:
     def _look_for_gpu(self, estimate: QuickEstimate, hardware: Hardware) -> QuickLook:
         """Predict the sweep's time on a GPU from what a step computes: the CPU's time says little of it."""
         assert self.splits is not None
-        self._step_cost = estimate.step_cost(self._first)
-        if self._step_cost is None:
-            return QuickLook(None)
-        samples_per_s = self._batch_size / self._step_cost.alone_s
-        if reads_later(self.splits.train_inputs):  # which can take longer than the steps
-            samples_per_s = min(samples_per_s, estimate.samples_per_s(self._first))
+        cost = self._step_cost = estimate.step_cost(self._first)
+        speeds = [] if cost is None else [cost.samples_per_s]
+        if cost is None or reads_later(self.splits.train_inputs):  # reading can take longer than the step
+            speeds.append(estimate.samples_per_s(self._first))
+        samples_per_s = min(speeds)
         if not samples_per_s:
             return QuickLook(None)
         return self._in_arrays(samples_per_s, hardware) or QuickLook(self._samples / samples_per_s)
-
-    @property
-    def _batch_size(self) -> int:
-        """Samples of a step of the largest group's trials."""
-        assert self.splits is not None
-        return min(OptimizerSettings.of(self._first.hyperparameters).batch_size, self.splits.num_train)
 
     def _in_arrays(self, samples_per_s: float, hardware: Hardware) -> QuickLook | None:
         """Return the seconds of training in arrays; None where trials in turn are predicted to end earlier, starts
         included.
 
-        samples_per_s: speed of one training. On a simulated GPU, for sweeps of seconds, an array's step is assumed to
-        take as long as a training's.
+        samples_per_s: speed of one training. On a simulated GPU, where this is asked for sweeps of seconds alone, an
+        array's step is assumed to take as long as a training's.
         """
         width = self.config.gpu.width
         widest = WIDTHS[1] if width == "auto" else width
@@ -295,11 +287,10 @@ class Measurer:
         cost = self._step_cost
         if members < 2 or not self._may_fuse(self.largest) or (cost is None and hardware.device_gib is not None):
             return None
-        step_s = self._batch_size / samples_per_s
 
         def gain_of(count: int) -> float:
             """Return the speed of an array over that of one training."""
-            return count if cost is None else count * step_s / cost.array_s(count, step_s)
+            return count if cost is None else cost.gain(count)
 
         assert self.splits is not None
         gain = gain_of(members)

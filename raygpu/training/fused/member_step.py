@@ -39,7 +39,7 @@ class StepFacts:
     has_extremes: bool
     """Whether a step takes the largest or smallest element or the median of a whole tensor."""
     has_norms: bool
-    """Whether a step computes batch or instance norms."""
+    """Whether the step of the probe computes batch or instance norms."""
 
 
 def step_facts(

@@ -65,7 +65,7 @@ class Program:
         self.step_modes = (
             *((PaddedEmbedding,) if facts.padded else ()),
             *((TiedExtremes,) if facts.has_extremes else ()),
-            *((MemberNorms,) if facts.has_norms else ()),
+            *((MemberNorms,) if facts.has_norms or device.type == "cuda" else ()),
         )
         """Modes of torch functions that the forward passes of a step need."""
         self.state_names = list(model.state_dict())

@@ -182,13 +182,13 @@ def _norm_of_all(
     The running statistics of all members are updated in place.
     """
     activations = stack_of(input)
-    if activations is None or input.ndim < 2:
+    if activations is None or input.ndim < 2 or input.numel() == input.shape[1]:  # which has no variance: an error
         return None
     stack, dim, level = activations
     of_channels: list[Any] = []
     for tensor in (running_mean, running_var, weight, bias):
         found = None if tensor is None else stack_of(tensor)
-        if tensor is not None and (found is None or found[2] != level or not found[0].is_contiguous() or found[1] != 0):
+        if tensor is not None and (found is None or found[1] != 0 or not found[0].is_contiguous()):
             return None
         of_channels.append(found if found is None else found[0].flatten())
     channels = stack.movedim(dim, 1)

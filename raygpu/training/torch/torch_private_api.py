@@ -105,12 +105,14 @@ def times_mapped(tensor: torch.Tensor) -> int:
 
 def stack_of(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int] | None:
     """Return the stack of all members' tensors behind one inside torch.vmap, its dimension of the members, and the
-    number of this vmap among those around the code; None for a tensor that the innermost of them does not map."""
+    level of this vmap; None for a tensor that the innermost transformation around the code does not map."""
     functorch = torch._C._functorch
     if not functorch.is_functorch_wrapped_tensor(tensor) or not functorch.is_batchedtensor(tensor):
         return None
-    stack, dim = functorch.get_unwrapped(tensor), functorch.maybe_get_bdim(tensor)
-    return stack, dim, functorch.maybe_get_level(tensor)
+    level = functorch.maybe_get_level(tensor)
+    if level != functorch.maybe_current_level():  # inside a torch.func.grad that does not track it
+        return None
+    return functorch.get_unwrapped(tensor), functorch.maybe_get_bdim(tensor), level
 
 
 def member_of(stack: torch.Tensor, dim: int, level: int) -> torch.Tensor:

@@ -20,7 +20,6 @@ from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.planning.step_cost import FLOP_PER_S, LAUNCH_S, StepCost
 from raygpu.search.signature import ITS_OWN, Group, Signature
 from raygpu.search.trials import Trial
-from raygpu.training.hyperparameters import OptimizerSettings
 from tests.models import few
 
 
@@ -158,8 +157,9 @@ def ten_thousand_a_second(monkeypatch: pytest.MonkeyPatch, share_of_arithmetic: 
 
     share_of_arithmetic: time of a step's arithmetic on a GPU, in parts of the step.
     """
-    step_s = OptimizerSettings.of({}).batch_size / 10_000
-    cost = StepCost(step_s / LAUNCH_S, share_of_arithmetic * step_s * FLOP_PER_S)  # type: ignore[arg-type]
+    operators = 20
+    arithmetic = share_of_arithmetic * operators * LAUNCH_S * FLOP_PER_S["float32"]
+    cost = StepCost(10_000 * operators * LAUNCH_S, operators, arithmetic)  # type: ignore[arg-type]
     estimate = "raygpu.training.quick_estimate.QuickEstimate"
     monkeypatch.setattr(f"{estimate}.samples_per_s", lambda *_: 10_000.0)
     monkeypatch.setattr(f"{estimate}.step_cost", lambda *_: cost)
@@ -219,10 +219,29 @@ def test_a_network_that_fills_the_gpu_gains_nothing_in_an_array(
     assert measurer._look(CARD).sweep_s == pytest.approx(WORKER_S + seconds * 1.5 * share if share < 1 else seconds)
 
 
-def test_trials_whose_step_fails_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.step_cost", lambda *_: None)
+@pytest.mark.parametrize(("samples_per_s", "is_due"), [(0.0, True), (10_000.0, False), (1_000.0, True)])
+def test_trials_whose_step_cannot_be_counted_are_predicted_by_the_cpu(
+    samples_per_s: float, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimate = "raygpu.training.quick_estimate.QuickEstimate"
+    monkeypatch.setattr(f"{estimate}.step_cost", lambda *_: None)
+    monkeypatch.setattr(f"{estimate}.samples_per_s", lambda *_: samples_per_s)
     found, due = measurer_of(64, 1, tmp_path, epochs=20).kept(CARD)
-    assert (due, found.prefers_arrays) == (True, False)
+    assert (due, found.prefers_arrays) == (is_due, False)
+
+
+@pytest.mark.parametrize(("share", "gain"), [(0.0, 8.0), (1.0, 2 / 3)], ids=["launched", "filling"])
+def test_reading_does_not_count_as_room_for_more_members(
+    share: float, gain: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where training waits for its samples, it is slower than its steps, alone and in arrays."""
+    ten_thousand_a_second(monkeypatch, share)
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 1_000.0)
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.reads_later", lambda _: True)
+    measurer = measurer_of(8, 1, tmp_path, epochs=12)
+    seconds = 8 * 12 * few().num_train / 1_000
+    wanted = WORKER_S + seconds / gain if gain > 1 else seconds
+    assert measurer._look(CARD).sweep_s == pytest.approx(wanted)
 
 
 def test_trials_that_cannot_be_fused_count_at_the_speed_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,15 +127,50 @@ def test_a_norm_with_a_tensor_that_is_no_member_s_own_is_left_to_vmap(shared: in
     torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-12, atol=1e-12)
 
 
+def test_a_norm_in_a_gradient_of_the_user_s_own_equals_each_member_s() -> None:
+    """Its inputs are not what `torch.func.grad` differentiates."""
+    inputs, _, _, scale, _ = (stack.detach() for stack in members_of(6, CHANNELS))
+
+    def loss(scale: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        return (functional.batch_norm(inputs, None, None, training=True) * scale).exp().sum()
+
+    gradient = torch.func.grad(loss)
+    with MemberNorms():
+        found = torch.vmap(gradient)(scale, inputs)
+    wanted = torch.stack([gradient(*one) for one in zip(scale, inputs, strict=True)])
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_a_batch_without_a_variance_is_told_with_the_member_s_shape() -> None:
+    inputs, *of_channels = members_of(1, CHANNELS)
+    with MemberNorms(), pytest.raises(ValueError, match=r"more than 1 value per channel .* torch.Size\(\[1, 4\]\)"):
+        torch.vmap(lambda *of: normed(of, True))(inputs, *of_channels)
+
+
+def test_steps_and_evaluations_of_an_array_compute_one_norm_for_all() -> None:
+    trials = [Trial(f"t{i}", i, {"norm": "batch", "lr": 0.02, "batch_size": 16}) for i in range(3)]
+    array = TorchArray(Normed(), few(), trials, Settings(2, 1, "float32", Path()), width=3)
+    array.run_epoch()
+    with Operators() as operators:
+        array.run_epoch()
+    calls = zip(operators.names, operators.tensors, strict=True)
+    norms = [tensors for name, tensors in calls if "batch_norm" in name and "backward" not in name]
+    scales = [scale for inputs, scale, *_ in norms if inputs.shape[1] == 3 * 4]
+    assert len(scales) > array.steps_per_epoch, "one for each step, and for the evaluation; others audit a member alone"
+    assert all((scale != 1).all() for scale in scales), "vmap's own rule has a scale of 1 and multiplies later"
+
+
 class Operators(TorchDispatchMode):
-    """Notes the names of operators."""
+    """Notes the names of operators, and the tensors that they get."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.tensors: list[list[torch.Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(func.overloadpacket.__name__)
+        self.tensors.append([value for value in args if isinstance(value, torch.Tensor)])
         return func(*args, **(kwargs or {}))
 
 
