@@ -67,8 +67,8 @@ class Program:
             *((TiedExtremes,) if facts.has_extremes else ()),
             *((MemberNorms,) if facts.has_norms or device.type == "cuda" else ()),
         )
-        """Modes of torch functions that the forward passes of a step need. On CUDA, that of norms always: a norm that only
-        a later step computes may be in half precision."""
+        """Modes of torch functions that the forward passes of a step need. On CUDA, that of norms always: a norm that
+        only a later step computes may be in half precision."""
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
         """Name under which each name's tensor is stacked: tied parameters have several names."""
