@@ -98,10 +98,10 @@ def test_it_ends_after_an_exception(fake: FakeNvml, root: Path) -> None:
     [
         ("refuse", 5, "nvidia-cuda-mps-control -d refused: Insufficient permission to start the daemon"),
         ("hang", 0.3, "nvidia-cuda-mps-control -d did not come back within 0.3 s"),
-        ("silent", 1.0, "the MPS daemon does not answer; its log: [control] Starting on GPU-0000-aaaa"),
+        ("silent", 3.0, "the MPS daemon does not answer; its log: [control] Starting on GPU-0000-aaaa"),
         (
             "no-server",
-            2.0,
+            3.0,
             "the MPS daemon runs, but its server does not start; its log: [control] Starting on GPU-0000-aaaa | "
             "[server] Failed to start: not permitted",
         ),
