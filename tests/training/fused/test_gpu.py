@@ -48,19 +48,23 @@ def test_members_equal_trainings_alone(name: str, graphs: bool) -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_members_are_as_far_from_trainings_alone_as_the_precision_is(name: str, precision: Precision) -> None:
-    """On an H200, at most 1.7 times as far; a convolution over text, whose tf32 alone does not use, 8e-5 away."""
+    """The furthest member on an H200 is at most 1.7 times as far; of a convolution over text, which alone does not use
+    tf32, 8e-5 away."""
     kind, shape = MODELS[name]
     experiment, settings = kind(), Settings(3, 1, precision, Path())
     trials = [Trial(f"t{i}", i + 5, {**shape, "lr": 0.01 * (i + 1), "momentum": 0.3 * i}) for i in range(3)]
     array = TorchArray(experiment, experiment.data(), trials, settings)
     while array.run_epoch() is not None:
         pass
+    in_array, of_precision = [], []
     for trial in trials:
         alone = {each: trained_alone(experiment, trial, each) for each in (precision, "float32")}
         state = array.member_state(trial.trial_id)["model"]
         fused = torch.cat([state[parameter].flatten().cpu() for parameter in alone["float32"]])
         same, exact = (torch.cat([tensor.flatten() for tensor in each.values()]) for each in alone.values())
-        assert (fused - same).norm() <= max(3 * (same - exact).norm(), 2e-4 * exact.norm())
+        in_array.append(float((fused - same).norm() / exact.norm()))
+        of_precision.append(float((same - exact).norm() / exact.norm()))
+    assert max(in_array) <= max(3 * max(of_precision), 2e-4)
 
 
 def trained_alone(experiment: Any, trial: Trial, precision: Precision) -> dict[str, torch.Tensor]:
