@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.benchmarks import record
 from experiments.benchmarks.fresh import together, wait_for_the_word
@@ -30,6 +30,9 @@ from raygpu.config.source import Source
 from raygpu.devices.host import num_cpus
 from raygpu.records.array_store import ArrayStore
 from raygpu.training.base import Settings
+
+if TYPE_CHECKING:
+    from raygpu.training.fused.model_array import TorchArray
 
 MODULE = "experiments.benchmarks.kept_steps"
 WAYS = ("not kept", "first", "second", "again")
@@ -120,14 +123,14 @@ def measure(network: str, way: str, folder: str, epochs: int) -> dict[str, Any]:
     return {"ready": ready, "end": since(), "lines": lines}
 
 
-def first_step_compiled(array: Any) -> None:
+def first_step_compiled(array: TorchArray) -> None:
     """Take a step by torch.compile, as arrays on a GPU do."""
     from raygpu.training.fused.compile_process import step_arguments
     from raygpu.training.fused.compiled_step import compiled_in_memory
 
     arguments = step_arguments(array, array.all_optimizers, array.settings, len(array.trials))
     with array.program.training():
-        compiled_in_memory(array.program, arguments)(*arguments)
+        compiled_in_memory(array.program.eager_step, arguments)(*arguments)
 
 
 def medians(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, float]]:

@@ -17,7 +17,7 @@ from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.devices import disk
 from raygpu.devices.host import num_cpus
-from raygpu.engines.cluster import ray_files
+from raygpu.engines.cluster import orphan_processes, ray_files
 from raygpu.errors import BadInput, RaygpuError, TrackingError, one_line
 from raygpu.experiment import num_samples
 from raygpu.planning.gpu_shares import ArrayPlan
@@ -282,6 +282,7 @@ class SweepUnderWay:
         except Exception as error:  # noqa: BLE001 - nothing comes after this thread
             again = self.folder.resumed_by("sweep")
             self.console.warn(f"the results are not complete: {one_line(error)}; go on with: {again}")
+        orphan_processes.end()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

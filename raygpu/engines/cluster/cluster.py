@@ -197,7 +197,7 @@ class Cluster:
     def is_ending(self) -> bool:
         """Return whether Ray has ended or is about to: the process that follows its logs is the first to end where
         SIGTERM is sent to all processes of a command."""
-        return _has_ended(self.log_monitor) or not head_answers()
+        return has_ended(self.log_monitor) or not head_answers()
 
     def require_head(self, *, settle: bool) -> None:
         """Raise KeyboardInterrupt if the signal that interrupted this process ends Ray, too.
@@ -275,7 +275,8 @@ def shutdown() -> None:
             gc.enable()
 
 
-def _has_ended(process: psutil.Process | None) -> bool:
+def has_ended(process: psutil.Process | None) -> bool:
+    """Return whether a process has ended; False of None."""
     try:
         return process is not None and process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

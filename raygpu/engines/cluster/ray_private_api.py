@@ -34,6 +34,8 @@ AUTOSCALER = "monitor.py"
 """Program of Ray's autoscaler, in a folder below Ray's `autoscaler`."""
 LOG_MONITOR = "log_monitor.py"
 """Program of Ray that follows the workers' logs."""
+RAYLET = "raylet"
+"""Program of Ray that starts the workers of a machine."""
 STARTED_HERE = "raygpu starts Ray by itself: leave ray.init() out of the experiment, and use Ray in data() alone"
 
 
@@ -249,6 +251,20 @@ def log_monitor() -> psutil.Process | None:
     SIGTERM ends it at once; the head and the raylet take seconds.
     """
     return next(iter(_children(_is_log_monitor)), None)
+
+
+def raylet() -> psutil.Process | None:
+    """Return the process of the raylet that this process is connected to; None where it cannot be seen.
+
+    Without it, Ray ends this process some ten seconds later, with exit code 1 and a line of its own.
+    """
+    node = worker.global_worker.node
+    flag = f"--raylet_socket_name={node.raylet_socket_name}" if node is not None else None
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has just ended, or is another user's
+            if process.name() == RAYLET and flag in process.cmdline():
+                return process
+    return None
 
 
 def _children(runs: Callable[[Path], bool]) -> list[psutil.Process]:

@@ -18,8 +18,8 @@ from ray.exceptions import RayActorError
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raygpu.devices import disk
-from raygpu.engines.cluster import ray_files
-from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster import ray_files, ray_private_api
+from raygpu.engines.cluster.cluster import Cluster, has_ended
 from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.train import run_state
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
@@ -156,13 +156,15 @@ class ProductionRun:
         """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
         trainer = _trainer(setup, self.mailbox)
-        fitting = _fitting(trainer)
+        fitting, raylet = _fitting(trainer), ray_private_api.raylet()
         try:
             while not fitting.done():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(POLL_S)
                 if interrupts.count:
                     setup.cluster.require_head(settle=not interrupted)
+                if has_ended(raylet):  # Ray's calls wait for it, and then end this process
+                    raise ProcessLost("Ray's raylet was ended by others", "")
                 reports = self._reports(failed)
                 if not interrupted and interrupts.count:
                     interrupted = True
@@ -171,7 +173,8 @@ class ProductionRun:
                 yield [*reports, *self._space()]
         finally:
             # A thread that still waits for Ray when Ray is shut down may end this process by a segmentation fault.
-            if not fitting.done() and not setup.cluster.is_ending() and trainer.end():
+            is_lost = has_ended(raylet) or setup.cluster.is_ending()
+            if not fitting.done() and not is_lost and trainer.end():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(END_S)
         yield self._reports(failed)

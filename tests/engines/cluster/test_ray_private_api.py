@@ -157,6 +157,16 @@ def test_ray_still_follows_its_logs_by_this_name() -> None:
     assert ray_private_api._is_log_monitor(program)
 
 
+def test_the_raylet_of_this_process_is_found_by_its_socket(ray_address: str) -> None:
+    ray.init(ray_address, log_to_driver=False)
+    try:
+        raylet = ray_private_api.raylet()
+    finally:
+        ray.shutdown()
+    assert raylet is not None
+    assert raylet.name() == "raylet"
+
+
 def test_ray_still_finds_the_cluster_for_auto_by_this_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert ray_private_api.address_of_auto() == "10.0.0.1:6379"

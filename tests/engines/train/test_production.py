@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from ray.exceptions import ActorDiedError
 
@@ -57,6 +58,7 @@ def test_it_waits_for_space(ray_address: str, new_store: Callable[[Path], str], 
     [
         ("mailbox", "the process that takes the workers' reports was lost"),
         ("controller", "Ray Train's controller, which starts the workers, was lost"),
+        ("raylet", "Ray's raylet was ended by others"),
     ],
 )
 def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,6 +70,9 @@ def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.M
     fitting: Future[Any] = Future()
     if lost == "controller":
         fitting.set_exception(ActorDiedError())
+    raylet = psutil.Popen(["true"])
+    raylet.wait()
+    monkeypatch.setattr(production.ray_private_api, "raylet", lambda: raylet if lost == "raylet" else None)
     take_remote = SimpleNamespace(remote=lambda: take)
     monkeypatch.setattr(production, "start_actor", lambda kind: SimpleNamespace(take=take_remote))
     monkeypatch.setattr(production.ray, "get", lambda asked: asked())

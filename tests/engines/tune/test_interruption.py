@@ -15,12 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.tune import interruption
 from raygpu.records.device import Device
+from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
@@ -115,6 +117,23 @@ def test_a_sweep_in_a_thread_that_ends_early_leaves_the_process_alone(
     assert result.exit_code == 1
 
 
+def test_a_sweep_whose_raylet_is_lost_ends_with_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray ends the process ten seconds after its raylet, with status 1 and no way on."""
+    raylet, warned, left = psutil.Popen(["true"]), list[str](), list[dict[str, str]]()
+    monkeypatch.setattr(interruption.ray_private_api, "raylet", lambda: raylet)
+    over = threading.Event()
+
+    def leave(checkpoints: dict[str, str]) -> None:
+        left.append(checkpoints)
+        over.set()
+
+    live: Any = SimpleNamespace(interrupts=Interrupts(), checkpoints={"t0000": "c"}, warn=warned.append, leave=leave)
+    raylet.wait()
+    interruption._watch_ray(live, over)
+    assert left == [{"t0000": "c"}]
+    assert warned == ["Ray's raylet was ended by others; running trials go on from their last checkpoints"]
+
+
 CASE = """
 experiment = "tests.cases:counts_its_epochs"
 metric = "score"
@@ -134,9 +153,10 @@ enabled = false
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["group", "all"])
-def test_sigterm_to_more_than_the_command_leaves_its_results(whom: str, tmp_path: Path) -> None:
-    """To its process group, as `timeout` sends it, and to Ray's processes too, as systemd does.
+@pytest.mark.parametrize("whom", ["group", "all", "raylet"])
+def test_a_signal_to_more_than_the_command_leaves_its_results(whom: str, tmp_path: Path) -> None:
+    """SIGTERM to its process group, as `timeout` sends it, and to Ray's processes too, as systemd does; SIGKILL to the
+    raylet alone, as a host without memory sends it.
 
     Until then, each listener of the sweep is on loopback.
     """
@@ -155,6 +175,8 @@ def test_sigterm_to_more_than_the_command_leaves_its_results(whom: str, tmp_path
             time.sleep(0.2)
         if whom == "group":
             os.killpg(process.pid, signal.SIGTERM)
+        elif whom == "raylet":
+            next(each for each in psutil.Process(process.pid).children() if each.name() == "raylet").kill()
         else:
             terminate_all(process)
         out, _ = process.communicate(timeout=300)
