@@ -25,7 +25,8 @@ LOOK_S = 0.25
 def imported_early(has_begun: Callable[[], bool]) -> Iterator[None]:
     """Import the libraries in a thread, once the first trial has been placed, unless the block ends before.
 
-    The driver then has little to do: the first worker imports its framework.
+    The driver then has little to do: the first worker imports its framework. The block ends after the import that is
+    under way: of a library that two threads import at once, one may get a part, or an error.
     """
     ended = threading.Event()
 
@@ -37,7 +38,7 @@ def imported_early(has_begun: Callable[[], bool]) -> Iterator[None]:
         for name in LIBRARIES:
             if ended.is_set():
                 return
-            with suppress(ImportError):  # the report itself says what it lacks
+            with suppress(ImportError, RuntimeError):  # the report itself says what it lacks
                 importlib.import_module(name)
 
     thread = threading.Thread(target=load, name="report-libraries")
@@ -46,3 +47,5 @@ def imported_early(has_begun: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         ended.set()
+        if thread.is_alive():
+            thread.join()

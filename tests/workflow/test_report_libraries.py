@@ -82,6 +82,21 @@ def test_an_interrupt_while_the_thread_starts_ends_it(imported: list[str], monke
     assert not [thread for thread in threading.enumerate() if thread.name == "report-libraries"]
 
 
+def test_the_block_ends_after_the_import_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, done = threading.Event(), list[str]()
+
+    def slow(name: str) -> None:
+        begun.set()
+        time.sleep(0.1)
+        done.append(name)
+        raise RuntimeError("deadlock detected")  # as where another thread imports the same libraries
+
+    monkeypatch.setattr(report_libraries.importlib, "import_module", slow)
+    with imported_early(lambda: True):
+        begun.wait(60)
+    assert done == [report_libraries.LIBRARIES[0]]
+
+
 def test_a_report_then_imports_little(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
