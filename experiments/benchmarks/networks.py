@@ -83,7 +83,8 @@ class Mortal(Digits, TorchExperiment):
         import torch.distributed as dist
 
         self.steps += 1
-        if hp["mark"] and dist.get_rank() == hp["rank"] and self.steps == hp["step"] and not Path(hp["mark"]).exists():
+        is_meant = dist.is_initialized() and dist.get_rank() == hp["rank"] and self.steps == hp["step"]
+        if hp["mark"] and is_meant and not Path(hp["mark"]).exists():
             Path(hp["mark"]).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return inputs

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import io
 import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
+
+from raygpu.training.deep_copy import deep_copy, held_by
 
 Code = TypeVar("Code")
 LARGE = 2**26
@@ -28,18 +31,21 @@ def own_copy(code: Code) -> Code:
     """Return a copy of an experiment, with what it keeps from step to step; itself if it is a function.
 
     Parameters and buffers are copied too, trained or not; a large one takes memory of its own once it is written to.
+    So are functions that hold parts of the experiment, as closures do.
     Large arrays, tables and containers are shared, and so is an object that cannot be copied, as a lock or an open
     file; `shared_lines` names those that go on. Class attributes and global variables have no copy: `model(hp)` that
     returns their parameters for a second trial is refused, unless these are frozen and have not changed.
     """
+    if isinstance(code, FunctionType):
+        return code
     memo = dict(_replaced(code, DEPTH))
     with _same_seeds():
         try:
-            return copy.deepcopy(code, dict(memo))
+            return deep_copy(code, dict(memo))
         except Exception:  # noqa: BLE001 - the user's objects may raise anything: locks, files, tensors with a history
             _share_uncopyable(code, DEPTH, memo)
     with _same_seeds():
-        return copy.deepcopy(code, memo)
+        return deep_copy(code, memo)
 
 
 def shared_lines(code: Any) -> list[str]:
@@ -123,24 +129,30 @@ def _parameters(value: Any, depth: int) -> Iterator[Any]:
 def _share_uncopyable(value: Any, depth: int, memo: dict[int, Any]) -> None:
     """Add the objects that cannot be copied to `memo`, as copies of themselves: the smallest ones that are found."""
     try:
-        copy.deepcopy(value, dict(memo))
+        deep_copy(value, dict(memo))
     except Exception:  # noqa: BLE001 - as above
         for each in parts_of(value) if depth else ():
             _share_uncopyable(each, depth - 1, memo)
         try:
-            copy.deepcopy(value, dict(memo))
+            deep_copy(value, dict(memo))
         except Exception:  # noqa: BLE001 - as above
             memo[id(value)] = value
 
 
 def parts_of(value: Any) -> list[Any]:
-    """Return the elements of a container, and the attributes of an object."""
+    """Return the elements of a container, the attributes of an object, and what a function holds."""
     if isinstance(value, str | bytes | type):
         return []
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
+    if isinstance(value, FunctionType):
+        return held_by(value)
+    if isinstance(value, MethodType):
+        return [value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
     attributes = getattr(value, "__dict__", None)
     return list(attributes.values()) if isinstance(attributes, dict) else []
 

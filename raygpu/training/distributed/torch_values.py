@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -17,6 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.training.deep_copy import deep_copy
 from raygpu.training.distributed.constant_draws import ConstantDraws
 from raygpu.training.distributed.loss_check import (
     BUDGET_S,
@@ -223,7 +223,7 @@ class TorchValues:
         """Return a copy of the model; where a forward pass has left a tensor with a history in it, as the hooks of
         torch's old norms do, the model as it was made."""
         try:
-            return copy.deepcopy(self.model)
+            return deep_copy(self.model)
         except RuntimeError:
             model = self._fresh()[1]
             model.eval()

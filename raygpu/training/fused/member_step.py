@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.base import NotAsAlone
+from raygpu.training.deep_copy import deep_copy
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
 from raygpu.training.fused.vmap_modes import MemberNorms, TiedExtremes
 from raygpu.training.torch.data import TrainingData, copied, moved
@@ -49,7 +49,7 @@ def step_facts(
 
     Raises any exception of these, and NotAsAlone if the copy gets no gradient, as that of a scripted model.
     """
-    probe = copy.deepcopy(model)
+    probe = deep_copy(model)
     few = data.train_batch(1, torch.arange(min(NUM_SAMPLES, batch_size)))
     inputs, targets = (moved(part, torch.device("cpu")) for part in few)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 
 from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Experiment
+from raygpu.training.deep_copy import deep_copy
 from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
@@ -51,7 +51,7 @@ def _unsaved(
     """Return the name of an attribute, buffer or parameter that a training has after a step, and one that went on from
     a checkpoint right before that step has not."""
     model.train()
-    trained, going_on = (copy.deepcopy((experiment, model)) for _ in range(2))
+    trained, going_on = (deep_copy((experiment, model)) for _ in range(2))
     trained[1].load_state_dict(saved)
     _seeded(step, *trained, 0)
     _evaluated(evaluate, *trained)  # as between two epochs
