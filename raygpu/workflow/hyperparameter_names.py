@@ -1,10 +1,11 @@
-"""The hyper-parameters of a first step: values that no optimizer takes, and names that nothing reads."""
+"""The hyper-parameters of a first step: values that no optimizer takes, and names that nothing reads, or that both the
+experiment and raygpu read."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from raygpu.errors import BadInput
@@ -17,6 +18,22 @@ ALMOST = 0.85
 """Similarity of two names, 0 to 1, above which one counts as the other misspelt."""
 ALIASES = {"learning_rate": "lr", "learningrate": "lr", "wd": "weight_decay", "bs": "batch_size", "optim": "optimizer"}
 """Other names of hyper-parameters that raygpu reads."""
+MEANINGS = {
+    "lr": "the optimizer's learning rate",
+    "momentum": "SGD's momentum",
+    "nesterov": "SGD's switch for Nesterov momentum",
+    "weight_decay": "the optimizer's weight decay",
+    "betas": "Adam's betas",
+    "eps": "Adam's eps",
+    "clip_norm": "the bound on the gradient's norm",
+    "ema_decay": "the decay of the average of the parameters",
+    "schedule": "the schedule of the learning rate",
+    "warmup_epochs": "the warm-up of the learning rate",
+    "step_epochs": "the interval of the step schedule",
+    "gamma": "the factor of the step schedule",
+}
+"""Meaning for raygpu of the names that an experiment may well use for something else. `batch_size` and `optimizer` mean
+the same to both."""
 
 
 def require_known_values(space: Space) -> None:
@@ -50,7 +67,39 @@ def used_by_raygpu(code: Experiment, kind: str, given: Mapping[str, Any], space:
     return names_with_effect(*names)
 
 
-def misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
+def space_lines(code: Experiment, kind: str, hp: Mapping[str, Any], space: Space, read: frozenset[str]) -> list[str]:
+    """Return lines on the names in a sweep's space. hp: of the first step. read: the names that the experiment read."""
+    names, used = [each.name for each in space.parameters], used_by_raygpu(code, kind, hp, space)
+    return [*(misspelt(names, hp, read | used) or unread(hp, read | used)), *read_by_both(names, read, used)]
+
+
+def training_lines(
+    code: Experiment, kind: str, hp: Mapping[str, Any], changes: Sequence[Mapping[str, Any]], read: frozenset[str]
+) -> list[str]:
+    """Return lines on the names in a training's table. changes: see `OptimizerSettings.of`. read: the names that the
+    experiment read."""
+    used = frozenset[str]().union(*(used_by_raygpu(code, kind, {**hp, **change}, None) for change in ({}, *changes)))
+    names = {*hp, *(name for change in changes for name in change)}
+    return [*(misspelt(hp, hp, read) or unread(hp, read | used)), *read_by_both(names, read, used)]
+
+
+def read_by_both(given: Collection[str], read: frozenset[str], used: frozenset[str]) -> list[str]:
+    """Return a line for each hyper-parameter that the experiment reads and that is a number of raygpu's own too.
+
+    given: all hyper-parameters there are. used: those that raygpu uses. An experiment that loops over all of them is
+    told nothing, since it need not use each.
+    """
+    if ALL_NAMES in read:
+        return []
+    advice = "unless both are meant, give the experiment's another name"
+    return [
+        f"the experiment reads {name}, which is {meaning} too: {advice}"
+        for name, meaning in MEANINGS.items()
+        if name in read & used and name in given
+    ]
+
+
+def misspelt(given: Collection[str], hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
     """Return a line for each hyper-parameter that resembles one that is missing.
 
     given: all hyper-parameters there are. hp: those of the first step. read: the names that it or raygpu reads.

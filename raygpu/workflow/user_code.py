@@ -40,7 +40,7 @@ from raygpu.training.torch.experiment import IGNORED, overrides
 from raygpu.workflow.cut_batches import cut_batch_lines, ends_of
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_own_settings
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
-from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread, used_by_raygpu
+from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, space_lines, training_lines
 from raygpu.workflow.set_by_data import SetByData
 from raygpu.workflow.validation import AMPERE, Prepared, PreparedTrain, chosen_gpus
 
@@ -266,9 +266,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
             continue
         metric = _metric(config, code, step)
         _require_kept_score(step, metric, registers=False)
-        read = step.read | used_by_raygpu(code, source.kind, values, prepared.space)
-        name_warnings = misspelt(config.space, values, read) or unread(values, read)
-        near = [f"space: {line}" for line in name_warnings]
+        near = [f"space: {line}" for line in space_lines(code, source.kind, values, prepared.space, step.read)]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
         notes = [*_full_precision(config, step), *step.notes, *shared_lines(code)]
         return step.splits, [*notes, *near, *lines]
@@ -313,12 +311,9 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     metric = _metric(config, code, step)
     _require_kept_score(step, metric, registers=config.registered_name is not None)
     values = config.hyperparameters
-    lines = misspelt(values, values, step.read)
-    if lines and not config.source:  # a sweep has taken those of a trial
+    if not config.source and (lines := misspelt(values, values, step.read)):  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
-    stretches = [values, *({**values, **change} for change in config.changes)]
-    used = [used_by_raygpu(code, source.kind, given, None) for given in stretches]
-    lines = lines or unread(values, step.read.union(*used))
+    lines = training_lines(code, source.kind, values, config.changes, step.read)
     notes = [*step.notes, *(f"hyperparameters: {line}" for line in lines)]
     searched = part_of(config, step.splits, config.hyperparameters)
     notes += cut_lines(step.splits, searched)

@@ -60,7 +60,9 @@ class TorchLossEvaluator(TorchValues):
         """Return the names of buffers that a step of training changes, without those of BatchNorm; if one of them
         counts, those that change in one of a few steps."""
         model = self._in_training_mode()
-        for parameter in model.parameters():  # a moving average of them begins as they are, and moves once they have
+        for parameter in _with_fractions(
+            model
+        ):  # a moving average of them begins as they are, and moves once they have
             parameter.mul_(1.5).add_(0.01)
         before = {name: buffer.clone() for name, buffer in buffers(model).items()}
         moved: list[str] = []
@@ -80,7 +82,7 @@ class TorchLossEvaluator(TorchValues):
         """Return the names of parameters that a step of training writes to before the optimizer does, as
         `Embedding(max_norm=...)` does."""
         model = self._in_training_mode()
-        for parameter in model.parameters():
+        for parameter in _with_fractions(model):
             parameter.mul_(100)  # so that bounds on them act at once
         before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
         try:
@@ -262,6 +264,11 @@ class TorchLossEvaluator(TorchValues):
 
 def _arrays(found: Any) -> list[np.ndarray]:
     return [leaf.detach().double().numpy() for leaf in tree_leaves(found)]
+
+
+def _with_fractions(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are no whole numbers, as those of a quantized layer are."""
+    return [each for each in model.parameters() if each.is_floating_point() or each.is_complex()]
 
 
 def _taken(model: nn.Module) -> list[torch.Tensor]:

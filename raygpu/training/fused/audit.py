@@ -192,7 +192,8 @@ class _MemberAlone:
             self.model.get_buffer(name).copy_(tile.buffers[name][place])
         if shaken:
             for place, parameter in enumerate(self.model.parameters()):
-                parameter.data.mul_(1 + (-1) ** place * SHAKES * torch.finfo(dtype).eps)
+                if parameter.is_floating_point() or parameter.is_complex():
+                    parameter.data.mul_(1 + (-1) ** place * SHAKES * torch.finfo(dtype).eps)
         self.optimizer = BuiltinOptimizer(self.optimizer_settings, self.model.parameters())
         self.optimizer.load_state_dict(state["optimizer"])
         self.loss_scale = LossScale(array.device, enabled=array.settings.scales_loss)

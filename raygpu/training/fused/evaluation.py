@@ -4,7 +4,7 @@ metrics of one member after the other."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -69,6 +69,30 @@ class MemberMeans:
         ]
 
 
+class KeptBuffers:
+    """The buffers of an evaluation that may have to be repeated, as they were before it.
+
+    names: of the buffers that are copied; torch counts the writes to the others.
+    """
+
+    def __init__(self, buffers: Stacked, names: Collection[str]) -> None:
+        self._buffers = buffers
+        self._versions = {name: tensor._version for name, tensor in buffers.items()}
+        self._copies = {name: buffers[name].clone() for name in names}
+
+    def changed(self) -> set[str]:
+        """Return the names of the buffers that were written to meanwhile."""
+        return {name for name, tensor in self._buffers.items() if tensor._version != self._versions[name]}
+
+    def put_back(self) -> None:
+        """Give the buffers their earlier values. Raises NotAsAlone if a buffer was written to that is not copied."""
+        changed = self.changed()
+        if lost := sorted(changed - self._copies.keys()):
+            raise NotAsAlone(f"an evaluation that changes the buffer {lost[0]}, as earlier ones did not, has an error")
+        for name in changed:
+            self._buffers[name].copy_(self._copies[name])
+
+
 class Evaluation:
     """The evaluation of all arrays of one signature. See `Program`, whose model, optimizer, context and facts these
     are."""
@@ -94,6 +118,8 @@ class Evaluation:
         """Whether vmap computes metrics; None before the first evaluation."""
         self.chunk = FIRST_AT_ONCE
         """Number of members that a CPU evaluates at once."""
+        self._changing: set[str] | None = None
+        """Names of the buffers that evaluations change; None before the first one."""
 
     @torch.no_grad()
     def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors, *, own: bool = False) -> dict[str, MemberValues]:
@@ -109,21 +135,31 @@ class Evaluation:
         with self.context(), norms, plain_attention(), streams:
             if self.metrics_are_fused is not False:
                 before = tile.streams.state() if tile.streams else []
+                buffers = {name: state[name] for name in tile.buffers}
+                kept = KeptBuffers(buffers, buffers if self._changing is None else self._changing)
                 try:
-                    if self.metrics_are_fused:
-                        return self._at_once(state, inputs, targets, own=own)
-                    with slow_loops() as slow_operators, self._sized():
-                        values = self._at_once(state, inputs, targets, own=own)
-                    self.metrics_are_fused = not slow_operators
-                    return values
+                    values = self._tried(state, inputs, targets, own=own)
                 except (torch.OutOfMemoryError, MemoryError):
                     raise
                 except Exception:  # noqa: BLE001 - numpy, .item() and the like; an error of each member comes again
                     self.metrics_are_fused = False
+                    kept.put_back()
                     if tile.streams:
                         tile.streams.set_state(before)
                         tile.streams.expect(self.draws)
+                else:
+                    self._changing = kept.changed() | (self._changing or set())
+                    return values
             return self._by_member(tile.width, state, inputs, targets, own=own)
+
+    def _tried(self, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool) -> dict[str, MemberValues]:
+        """Evaluate with metrics that vmap maps, and note at the first time whether it can. Raises any exception."""
+        if self.metrics_are_fused:
+            return self._at_once(state, inputs, targets, own=own)
+        with slow_loops() as slow_operators, self._sized():
+            values = self._at_once(state, inputs, targets, own=own)
+        self.metrics_are_fused = not slow_operators
+        return values
 
     @contextmanager
     def _sized(self) -> Iterator[None]:

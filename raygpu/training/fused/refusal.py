@@ -37,6 +37,7 @@ WATCHED = {
 }
 """Functions of torch that a model's own code may not call in an array."""
 BY_A_TENSOR = "data-dependent control flow: a Tensor decides a Python `if`, or is turned into a number"
+IS_SPARSE = "a tensor is sparse, as an adjacency matrix or the gradient of an embedding with sparse=True"
 KNOWN = {
     "inplace arithmetic": "an operator in place writes a value of each member into a tensor that all members share",
     "has more elements than `self`": "an operator in place writes a value of each member into a tensor that all share",
@@ -45,8 +46,8 @@ KNOWN = {
     "dynamic shape": "the shape of a result depends on values (nonzero, unique), which differ between members",
     "accessing `data`": "`.data` of a tensor is used, which has no meaning for all members at once",
     "data pointer": "a tensor is turned into a NumPy array or a pointer",
-    "SparseCPU": "an embedding has sparse gradients (sparse=True)",
-    "Sparse": "a tensor is sparse",
+    "Sparse": IS_SPARSE,
+    "sparse tensors": IS_SPARSE,
     "Cannot access storage": "a tensor is turned into a NumPy array or a pointer",
     "doesn't have storage": "a tensor is turned into a NumPy array or a pointer",
     "does not require grad and does not": "a gradient is taken by torch.autograd.grad: in an array by torch.func.grad",

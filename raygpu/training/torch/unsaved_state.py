@@ -59,8 +59,12 @@ def _unsaved(
     going_on[1].load_state_dict(trained[1].state_dict())
     if (name := changed_freezing(frozen(going_on[1]), trained[1])) is not None:
         return name
+    # A lambda over the model reaches the model itself in place of a copy: of that too a checkpoint holds these buffers.
+    held = [(buffer, buffer.clone()) for name, buffer in model.named_buffers() if name in saved]
     states, tensors, losses = [], [], []
     for each, model_copy in (trained, going_on):
+        for buffer, values in held:
+            buffer.data.copy_(values)
         losses.append(torch.as_tensor(objective(_seeded(step, each, model_copy, 1))).detach())
         _evaluated(evaluate, each, model_copy)
         states.append(plain_state(model_copy, each))

@@ -219,6 +219,25 @@ def test_samples_that_a_model_needs_at_once_and_buffers_that_move() -> None:
     assert [bool(each.moving_buffers()) for each in (plain, normed, imaged, spectral)] == [False, False, False, True]
 
 
+class _Quantized(nn.Module):
+    """A frozen layer of whole numbers, each row with its scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounded = nn.Parameter(torch.randint(-127, 128, (10, 64), dtype=torch.int8), requires_grad=False)
+        self.scale = nn.Parameter(torch.full((10, 1), 0.01))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of the layer."""
+        return nn.functional.linear(inputs, self.rounded.to(inputs.dtype) * self.scale)
+
+
+def test_parameters_of_whole_numbers() -> None:
+    splits, own = few(20), made(model=lambda self, hp: _Quantized())
+    look = TorchLossEvaluator(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    assert (look.moving_buffers(), look.written_parameters()) == ([], [])
+
+
 class _Mixing(nn.Module):
     """Mixes samples while it trains, by chance."""
 

@@ -71,6 +71,33 @@ def test_a_member_whose_steps_are_unstable_sends_no_array_away() -> None:
         array.audit("t0000")
 
 
+class Quantized(Normed):
+    """A frozen parameter of whole numbers."""
+
+    def model(self, hp: Any) -> Any:
+        """Return the model with such a parameter beside its last layer."""
+        model = super().model(hp)
+        model[6].rounded = nn.Parameter(torch.arange(8, dtype=torch.int8), requires_grad=False)
+        return model
+
+
+def test_a_member_with_a_parameter_of_whole_numbers_is_trained_again_with_rounding_errors() -> None:
+    array = new_array(Quantized(), members({}, [{"lr": 0.05}, {"lr": 0.1}]))
+    run(array, 1)
+    step = array.program.eager_step
+
+    def still(tile: Any, *batch: Any) -> torch.Tensor:
+        before = {name: value.clone() for name, value in tile.parameters.items()}
+        losses = step(tile, *batch)
+        for name, value in tile.parameters.items():
+            value.copy_(before[name])
+        return losses
+
+    array.program.eager_step = still  # type: ignore[method-assign]
+    with pytest.raises(NotAsAlone, match=r"of t000[01] after epoch"):
+        array.audit("t0000")
+
+
 class CountsSteps(nn.Module):
     """A layer whose outputs depend on a count of its steps, which no checkpoint has."""
 

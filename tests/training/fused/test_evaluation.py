@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from raygpu import Mean
 from raygpu.planning import batches
 from raygpu.training.base import NotAsAlone
+from raygpu.training.fused.evaluation import KeptBuffers
 from raygpu.training.fused.model_array import TorchArray
 from tests.models import Mlp, SmoothedMlp
 from tests.training.fused.alike import SGD, members, new_array, run, solo
@@ -115,3 +117,67 @@ def test_a_loss_that_catches_an_error_ends_the_array() -> None:
         NotAsAlone, match=r"NumPy array or a pointer, in CaughtByLoss.loss .*, which goes on after the error"
     ):
         array.run_epoch()
+
+
+class AdaptiveMlp(nn.Module):
+    """Test-time adaptation: an evaluation moves the level that it and the training divide by."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, hidden), nn.Linear(hidden, 10)
+        self.register_buffer("level", torch.ones(hidden))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of flattened images."""
+        h = torch.relu(self.first(x.flatten(1)))
+        if not self.training:
+            self.level.mul_(0.5).add_(0.5 * h.detach().mean(0))
+        return self.last(h / (self.level + 0.1))
+
+
+class Adapting(Mlp):
+    """A metric by NumPy beside it, on the batches that begin with one of these digits."""
+
+    digits: tuple[int, ...] = (*range(10),)
+
+    def model(self, hp: Any) -> nn.Module:
+        """Return a model whose evaluations change a buffer."""
+        return AdaptiveMlp(hp["hidden"])
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """Return the mean output; by NumPy on some batches."""
+        return {"mean": float(outputs.numpy().mean()) if int(targets[0]) in self.digits else outputs.mean()}
+
+
+class AdaptingLater(Adapting):
+    """By NumPy on batches that are not the first ones."""
+
+    digits = (7,)
+
+
+@pytest.mark.parametrize("kind", [Adapting, AdaptingLater])
+@pytest.mark.parametrize("common", [{}, {"ema_decay": 0.9}], ids=["plain", "average"])
+def test_an_evaluation_that_is_repeated_moves_a_buffer_once(kind: type[Mlp], common: dict[str, Any]) -> None:
+    trials = members({"hidden": 8}, SGD, **common)
+    array = new_array(kind(), trials, epochs=2, width=3)
+    results = run(array, 2)
+    assert array.program.evaluation.metrics_are_fused is False
+    for trial in trials:
+        for result, expected in zip(results, run(solo(kind(), trial, torch.float64, 2), 2), strict=True):
+            assert dict(result[trial.trial_id].metrics) == pytest.approx(dict(expected.metrics), rel=1e-9)
+
+
+def test_only_buffers_that_an_evaluation_changes_are_copied_later() -> None:
+    buffers = {"moving": torch.ones(2, 3), "steady": torch.ones(2, 3)}
+    first = KeptBuffers(buffers, buffers)
+    torch.vmap(lambda one: one["moving"].mul_(2), chunk_size=1)(buffers)
+    assert first.changed() == {"moving"}
+    first.put_back()
+    assert buffers["moving"].eq(1).all()
+    later = KeptBuffers(buffers, first.changed())
+    buffers["moving"].mul_(3)
+    later.put_back()
+    assert buffers["moving"].eq(1).all()
+    buffers["steady"].mul_(3)
+    with pytest.raises(NotAsAlone, match="changes the buffer steady"):
+        later.put_back()
