@@ -45,8 +45,12 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 class PlainMean(TorchParallel):
     """As DistributedDataParallel takes it: each rank's mean gradient counts alike."""
 
-    def _share(self, own: int, whole: int) -> float:
-        return 1 / dist.get_world_size()
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        begin = self._gradient.begin
+        self._gradient.begin = lambda samples, share, square: begin(  # type: ignore[method-assign]
+            samples, 1 / dist.get_world_size(), square
+        )
 
 
 def gradient(ranks: Ranks, kind: type[TorchParallel], model: str, ratios: tuple[float, ...], dtype: str) -> Any:
