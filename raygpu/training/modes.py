@@ -1,4 +1,4 @@
-"""Modes of torch and Keras that hold for a whole process or thread, by name, each with what reads and what sets it."""
+"""Modes of torch, Keras and scikit-learn that hold for a process or thread, by name: what reads and what sets each."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ Mode = tuple[Callable[[], Any], Callable[[Any], None]]
 """Function that reads a mode, and one that sets it."""
 
 
-def torch_modes() -> Callable[[], None]:
-    """Return a function that sets torch's modes as they are now in this thread, in another one too; one that does
-    nothing if torch is not imported yet."""
-    values = read_modes(_torch_modes())
-    return lambda: set_modes(_torch_modes(), values)
+def thread_modes() -> Callable[[], None]:
+    """Return a function that sets the modes of torch, Keras and scikit-learn as they are now in this thread, in another
+    one too; of those that are imported already."""
+    modes = _torch_modes() | _keras_modes() | _sklearn_modes()
+    values = read_modes(modes)
+    return lambda: set_modes(modes, values)
 
 
 @contextmanager
 def torch_modes_kept() -> Iterator[None]:
     """Restore torch's modes at the end."""
-    restore = torch_modes()
+    values = read_modes(_torch_modes())
     try:
         yield
     finally:
-        restore()
+        set_modes(_torch_modes(), values)
 
 
 def read_modes(modes: Mapping[str, Mode]) -> dict[str, Any]:
@@ -181,3 +182,9 @@ def _keras_modes() -> dict[str, Mode]:
     names = ("floatx", "epsilon", "image_data_format")
     modes = {f"keras.{name}": (getattr(config, name), getattr(config, f"set_{name}")) for name in names}
     return modes | {"keras.dtype_policy": (stored_policy, store_policy)}
+
+
+def _sklearn_modes() -> dict[str, Mode]:
+    """Return scikit-learn's configuration as a mode; none if it is not imported yet."""
+    sklearn = _imported("sklearn")
+    return {} if sklearn is None else {"sklearn": (sklearn.get_config, lambda value: sklearn.set_config(**value))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import os
 import pickle
@@ -16,7 +17,7 @@ from raygpu import reporting
 from raygpu.reporting import OTHER_PROCESS, Kept
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training
-from raygpu.training.modes import torch_modes
+from raygpu.training.modes import thread_modes
 
 
 class _Ended(BaseException):
@@ -39,8 +40,9 @@ class FunctionTraining(Training):
         values = copy.deepcopy(dict(trial.hyperparameters))  # trials that draw the same list have one object
         self.config = {"seed": trial.seed, "epochs": settings.epochs, **folds, **values}
         self._channel = _Handover()
-        self._set_modes = torch_modes()  # some, as the default device, hold for the thread that set them alone
-        self._thread = threading.Thread(target=self._run, name=trial.trial_id, daemon=True)
+        # What the function's module has set, as the default device, holds for the thread that imported it alone.
+        self._set_modes, context = thread_modes(), contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=[self._run], name=trial.trial_id, daemon=True)
         self._started = self._ended = False
         self._earlier = {self._thread, *threading.enumerate()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raygpu.experiment import Experiment
+from raygpu.experiment import Experiment, Mean
 from raygpu.training.loss_kinds import ONE_OUTPUT
 
 
@@ -20,18 +20,19 @@ class KerasExperiment(Experiment):
     framework = "keras"
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,) or
-        (batch, 1), integers. Raises ValueError for outputs of one class."""
+        """Return the mean cross entropy, where the outputs have a mask, as of `Embedding(mask_zero=True)`, of what it
+        keeps. outputs: logits (batch, classes). targets: class indices (batch,) or (batch, 1), integers. Raises
+        ValueError for outputs of one class."""
         import keras
 
         if len(outputs.shape) < 2 or outputs.shape[-1] == 1:
             raise ValueError(ONE_OUTPUT)
         losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
-        return keras.ops.mean(losses)
+        return _mean(losses, outputs)
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,) or (batch,
-        1).
+        """Return `accuracy`, 0 to 1, where the outputs have a mask, of what it keeps. outputs: logits (batch, classes).
+        targets: class indices (batch,) or (batch, 1).
 
         A loss of the experiment's own may have one output, or targets of another shape or of a floating-point type:
         there is no accuracy then.
@@ -46,4 +47,17 @@ class KerasExperiment(Experiment):
         if type(self).loss is not KerasExperiment.loss and not (has_classes and has_indices):
             return {}
         hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), labels)
-        return {"accuracy": keras.ops.mean(keras.ops.cast(hits, "float32"))}
+        return {"accuracy": _mean(keras.ops.cast(hits, "float32"), outputs)}
+
+
+def _mean(values: Any, outputs: Any) -> Any:
+    """Return the mean of the values; of those that the outputs' mask keeps, if a layer has left one of their shape."""
+    import keras
+
+    from raygpu.training.keras.keras_private_api import mask_of
+
+    mask = mask_of(outputs)
+    if mask is None or len(mask.shape) != len(values.shape):
+        return keras.ops.mean(values)
+    weights = keras.ops.cast(mask, values.dtype)
+    return Mean(keras.ops.sum(values * weights), keras.ops.sum(weights))

@@ -23,6 +23,11 @@ KEPT = "_keras_mask", "_keras_logits"
 """Attributes that layers and activations leave at their outputs."""
 
 
+def mask_of(outputs: Any) -> Any:
+    """Return the mask that layers have left at a tensor; None without one."""
+    return getattr(outputs, KEPT[0], None)
+
+
 def global_seed_generator() -> Any:
     """Return the generator that `keras.random` draws from in this thread; make it if there is none."""
     return keras.src.random.seed_generator.global_seed_generator()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import decimal
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
 import torch
 
 import raygpu
@@ -75,6 +78,38 @@ def test_its_thread_has_the_modes_that_its_module_set(tmp_path: Path) -> None:
         run.close()
     assert result is not None
     assert result.metrics == {"device": 1.0, "gradients": 0.0}
+
+
+def test_its_thread_has_what_its_module_set_in_other_libraries(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> dict[str, float]:
+        is_pandas = sklearn.get_config()["transform_output"] == "pandas"
+        return {"digits": decimal.getcontext().prec, "raises": np.geterr()["over"] == "raise", "pandas": is_pandas}
+
+    with sklearn.config_context(transform_output="pandas"), np.errstate(all="raise"), decimal.localcontext(prec=60):
+        run = training(train, tmp_path)
+        result = run.run_epoch()
+        run.close()
+    assert result is not None
+    assert result.metrics == {"digits": 60.0, "raises": 1.0, "pandas": 1.0}
+
+
+KERAS = """
+import keras
+from pathlib import Path
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.callable.function import FunctionTraining
+keras.mixed_precision.set_global_policy("mixed_bfloat16")
+def train(config):
+    return {"mixed": keras.config.dtype_policy().name == "mixed_bfloat16"}
+print(FunctionTraining(train, Trial("t0000", 0, {}), Settings(1, 1, "float32", Path())).run_epoch().metrics)
+"""
+
+
+def test_its_thread_has_the_types_of_keras_that_its_module_set() -> None:
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    done = subprocess.run([sys.executable, "-c", KERAS], env=environment, capture_output=True, text=True)
+    assert done.stdout == "{'mixed': 1.0}\n", done.stderr
 
 
 def test_what_it_changes_reaches_no_other_training(tmp_path: Path) -> None:

@@ -60,3 +60,17 @@ def test_a_loss_of_its_own_without_classes_has_no_accuracy(
 def test_a_regression_with_two_outputs_has_no_accuracy(targets: tuple[int, ...]) -> None:
     """As a mean and a variance of each sample, beside the likelihood as a loss of its own."""
     assert OwnLoss().metrics(np.zeros((6, 2), np.float32), np.ones(targets, np.float32)) == {}
+
+
+def test_what_a_mask_leaves_out_does_not_count() -> None:
+    """As in `fit`, whose accuracy counts it all the same."""
+    import keras
+
+    tokens = np.array([[1, 2, 0], [3, 0, 0]])
+    model = keras.Sequential([keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(3)])
+    outputs, targets = model(tokens), np.array([[0, 1, 2], [2, 2, 2]])
+    loss, accuracy = Defaults().loss(outputs, targets), Defaults().metrics(outputs, targets)["accuracy"]
+    expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, outputs)
+    assert float(loss.total / loss.weight) == pytest.approx(float(expected), rel=1e-6)
+    hits = (np.asarray(outputs).argmax(-1) == targets)[tokens != 0]
+    assert float(accuracy.total / accuracy.weight) == pytest.approx(hits.mean())
