@@ -23,7 +23,6 @@ from raygpu.devices.host import num_cpus
 from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.scratch import fetched
-from raygpu.storage import Storage
 from raygpu.workflow.run_presentation import presentation
 
 OPTIONS = {"tracking.uri": "The address of the store, where it is another one than the run's own."}
@@ -60,7 +59,7 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
         session: Session = make(config, folder, open_store(config), cpus=cpus, presentation=shown)
         interrupted = summary is not None and _is_interrupted(summary, config)
         if isinstance(session, TrainSession) and summary is not None:
-            session.checkpoint = stack.enter_context(_checkpoint(summary))
+            session.checkpoint = stack.enter_context(_checkpoint(folder, summary))
             session.lacks_model = summary["tracking"].get("lacks_model")
         for line in session.close(summary, interrupted=interrupted, say=say):
             say(line)
@@ -86,11 +85,10 @@ def _is_interrupted(summary: Mapping[str, Any], config: ProblemConfig) -> bool:
     return bool(status == "interrupted" if status is not None else summary.get("interrupted"))
 
 
-def _checkpoint(summary: Mapping[str, Any]) -> AbstractContextManager[Path | None]:
+def _checkpoint(folder: RunDirectory, summary: Mapping[str, Any]) -> AbstractContextManager[Path | None]:
     """Return the checkpoint of a production training as a folder on this machine; None if there is none any more."""
-    if summary["checkpoint"] is None or not (checkpoint := Storage(summary["checkpoint"])).is_dir():
-        return nullcontext()
-    return fetched(checkpoint)
+    checkpoint = folder.noted_checkpoint(summary)
+    return nullcontext() if checkpoint is None else fetched(checkpoint)
 
 
 def _main(arguments: Arguments) -> int:

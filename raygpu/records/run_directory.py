@@ -175,6 +175,16 @@ class RunDirectory:
         folder = self.shared_checkpoints / TRAINING
         return [folder / name for name in reversed(folder.folders()) if name.startswith("checkpoint_")]
 
+    def noted_checkpoint(self, summary: Mapping[str, Any]) -> Storage | None:
+        """Return the checkpoint that a production training's summary names, below this folder, which may have been
+        moved or copied since; None if it names none, or if there is none any more."""
+        if (noted := summary["checkpoint"]) is None:
+            return None
+        checkpoint = self.shared_checkpoints
+        for name in Storage(noted).parts()[0].rpartition(f"/{CHECKPOINTS}/")[2].split("/"):
+            checkpoint = checkpoint / name
+        return checkpoint if checkpoint.is_dir() else None
+
     @property
     def shared_trials(self) -> Storage:
         """The folder that trials themselves write to, with a folder for each trial."""

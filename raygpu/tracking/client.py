@@ -28,6 +28,8 @@ TOO_LARGE = 413
 
 FINAL = (ArithmeticError, AttributeError, ImportError, LookupError, NotImplementedError, TypeError, ValueError)
 """Python's own errors that another try raises again."""
+DAMAGED = "database disk image is malformed"
+"""SQLite's message for a file that has lost parts: it may come back from a copy."""
 DATABASES = ("alembic", "sqlite3")
 """Modules whose errors say that a database cannot be used. What passes comes from SQLAlchemy, which tells it apart."""
 
@@ -174,6 +176,8 @@ def fault(uri: str, error: BaseException) -> TrackingError:
     kind = Refused if _final(error) else TrackingError
     text = cleaned(one_line(_root(error)), uri)
     advice = "check the URI and the rights of its user" if kind is Refused else "is it running, and within reach?"
+    if DAMAGED in text:
+        advice = "put a copy in its place, or move it away: what waits is delivered then"
     return kind(f"tracking: the store at {redacted(uri)!r} failed: {text}; {advice}")
 
 
@@ -193,7 +197,7 @@ def _final(error: BaseException) -> bool:
         from sqlalchemy import exc
 
         lost = isinstance(root, exc.OperationalError | exc.InterfaceError | exc.TimeoutError)
-        return not lost and not getattr(root, "connection_invalidated", False)
+        return not lost and DAMAGED not in str(root) and not getattr(root, "connection_invalidated", False)
     response = getattr(error, "response", None)
     if status := getattr(response, "status_code", None):  # requests.HTTPError, from an artifact store
         # A file stays too large for a proxy that says so.

@@ -28,7 +28,6 @@ from raygpu.reporting import Kept
 from raygpu.search.repeats import Repetition
 from raygpu.search.space import Space, parse
 from raygpu.search.trials import Trial
-from raygpu.storage import Storage
 from raygpu.workflow.checkpoint_models import trained_model
 from raygpu.workflow.user_code import find, load_data
 
@@ -240,10 +239,10 @@ class TrainRun(_Run):
 
         Raises BadInput if there is no checkpoint.
         """
-        location = self.summary["checkpoint"]
+        location = self.directory.noted_checkpoint(self.summary)
         if location is None:
             raise BadInput(f"{self.folder} has no checkpoint")
-        with fetched(Storage.at(location)) as checkpoint:
+        with fetched(location) as checkpoint:
             trial = Trial(Trial.name(0), self.config.seed, self.config.hyperparameters)
             return _model(self.config, self.directory, checkpoint, trial)
 

@@ -165,3 +165,17 @@ def test_another_command_s_folder_is_not_resumed(tmp_path: Path) -> None:
     folder.write_run({"kind": "sweep"})
     with pytest.raises(BadInput, match=r"is a sweep's; go on with it by raygpu sweep --resume"):
         RunDirectory.existing(tmp_path, "train")
+
+
+def test_a_moved_training_has_its_own_checkpoint(tmp_path: Path) -> None:
+    """Another run may have its name by now."""
+    earlier, moved = tmp_path / "runs" / "a", tmp_path / "kept"
+    for folder in (earlier, moved):
+        (folder / "checkpoints" / "best").mkdir(parents=True)
+    summary = {"checkpoint": str(earlier / "checkpoints" / "best")}
+    found = RunDirectory(moved).noted_checkpoint(summary)
+    assert found is not None
+    assert found.path == moved / "checkpoints" / "best"
+    (moved / "checkpoints" / "best").rmdir()
+    assert RunDirectory(moved).noted_checkpoint(summary) is None
+    assert RunDirectory(moved).noted_checkpoint({"checkpoint": None}) is None

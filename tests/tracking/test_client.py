@@ -80,6 +80,7 @@ class AzureError(Exception):
         (sqlite3.DatabaseError("file is not a database"), True),
         (sqlalchemy.exc.DataError("INSERT", {}, ValueError("invalid byte sequence")), True),
         (sqlalchemy.exc.OperationalError("INSERT", {}, ValueError("database is locked")), False),
+        (sqlalchemy.exc.DatabaseError("INSERT", {}, ValueError("database disk image is malformed")), False),
         (alembic.util.CommandError("Can't locate revision identified by 'abc'"), True),
         (MlflowException("Invalid value", databricks_pb2.INVALID_PARAMETER_VALUE), True),
         (MlflowException("Bad gateway", databricks_pb2.TEMPORARILY_UNAVAILABLE), False),
