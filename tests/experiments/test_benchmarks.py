@@ -21,7 +21,7 @@ SMALLEST = {
     "production": "--frameworks torch --devices simulated --rounds 1 --seconds 1",
     "killed": "--kills 1",
     "pack": "--rounds 1 --most 4 --window-s 0.3",
-    "kept_steps": "--rounds 1 --epochs 2 --networks mlp",
+    "kept_steps": "--rounds 1 --epochs 20 --networks mlp",
     "fused_throughput": "--rounds 1 --seconds 0.3 --networks mlp --widths 1,4",
     "sweep_overhead": "--rounds 1 --trials 2 --epochs 1",
 }
