@@ -48,15 +48,16 @@ class Candidate:
     """Fingerprint of the validation data behind the score."""
 
 
-def fingerprint(splits: Splits) -> str:
+def fingerprint(splits: Splits, *, whole: bool = True) -> str:
     """Return a digest of the validation data: scores on other data are not compared.
 
-    It is of all targets and of the first inputs; of the first targets where a data set does not list them.
+    It is of all targets and of the first inputs; of the first targets where a data set does not list them, or if it is
+    not to be of the whole.
     """
     digest = hashlib.blake2b(digest_size=8)
     inputs = take(splits.validation_inputs, slice(0, NUM_SAMPLES))
     targets = splits.validation_targets
-    for part in (inputs, take(targets, slice(0, NUM_SAMPLES)) if reads_later(targets) else targets):
+    for part in (inputs, take(targets, slice(0, NUM_SAMPLES)) if reads_later(targets) or not whole else targets):
         for name, array in sorted(part.items()) if isinstance(part, Mapping) else [("", part)]:
             values = np.ascontiguousarray(array)
             digest.update(f"{name} {values.dtype} {values.shape}".encode())

@@ -9,14 +9,22 @@ from typing import Any
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.experiment import Splits, num_samples
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.fixed_fields import BEGUN, changed_lines, fixed_fields
+from raygpu.workflow.registration import fingerprint
 
 STATE = 3
 """Version of the state that a sweep keeps for `--resume`; another one cannot be read."""
 VERSION, SETS = "state", "begun_sets"
 """Keys, in the run's state, of this version, and of the number of sets at the start."""
+VALIDATION = "validation_data"
+"""Key of the validation data with which a sweep began."""
+OTHER_DATA = (
+    "the validation data are not those with which this sweep began: scores of earlier trials do not compare with those"
+    " of the trials to come; a new sweep compares all"
+)
 FIXED: Mapping[str, Any] = {
     **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
     **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
@@ -60,6 +68,17 @@ def require_same_start(folder: RunDirectory, config: SweepConfig) -> None:
     faults = changed_lines(folder, noted[BEGUN], fixed_fields(config, FIXED), TABLES)
     if faults:
         raise BadInput(faults)
+
+
+def compared_data(folder: RunDirectory, splits: Splits | None) -> list[str]:
+    """Note the number and the first of the validation samples of a sweep that begins; return a line if one that goes on
+    has others. splits: None of a function, whose data nobody knows."""
+    if splits is None:
+        return []
+    found = f"{num_samples(splits.validation_inputs)} {fingerprint(splits, whole=False)}"
+    noted = folder.read_run().setdefault(VALIDATION, found)
+    folder.write_run({VALIDATION: noted})
+    return [] if noted == found else [OTHER_DATA]
 
 
 def in_the_time_left(folder: RunDirectory, config: SweepConfig) -> SweepConfig:

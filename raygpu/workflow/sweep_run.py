@@ -36,7 +36,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
-from raygpu.workflow.resumed_sweep import SETS, begun_sets, begun_state, write_changes
+from raygpu.workflow.resumed_sweep import SETS, begun_sets, begun_state, compared_data, write_changes
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -150,6 +150,8 @@ class SweepUnderWay:
                 write_changes(folder, self.config)
                 if sets is None:  # it has not begun yet
                     folder.write_run(begun_state(folder))
+            for line in compared_data(folder, self.found.splits if self.config.folds is None else None):
+                self.console.warn(line)
         return folder
 
     def run(self, stages: Stages) -> None:

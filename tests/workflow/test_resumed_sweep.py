@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.experiment import Splits
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.slurm_job import SlurmJob
 from raygpu.sweep import resumed_config
 from raygpu.workflow.resumed_sweep import (
+    OTHER_DATA,
     STATE,
     VERSION,
     begun_sets,
     begun_state,
+    compared_data,
     in_the_time_left,
     write_changes,
 )
@@ -105,6 +109,17 @@ def test_the_number_of_sets_at_the_start_is_noted(begun: RunDirectory, tmp_path:
     assert begun_sets(another) is None, "it has not begun yet"
     another.write_run({VERSION: STATE})
     assert begun_sets(another) == 4, "an earlier commit began it"
+
+
+def test_other_validation_data_than_at_the_start_are_told(begun: RunDirectory) -> None:
+    def splits(seed: int, samples: int = 100) -> Splits:
+        x = np.random.default_rng(seed).normal(size=(samples, 4)).astype(np.float32)
+        return Splits.of(x, (x[:, 0] > 0).astype(np.int64), validation=0.2)
+
+    assert compared_data(begun, None) == []
+    assert compared_data(begun, splits(0)) == compared_data(begun, splits(0)) == []
+    assert compared_data(begun, splits(1)) == compared_data(begun, splits(0, 101)) == [OTHER_DATA]
+    assert compared_data(begun, splits(0)) == []
 
 
 def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) -> None:
