@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -56,23 +56,28 @@ def withhold_credentials() -> None:
 
 
 @contextmanager
-def in_started_workers(wanted: bool) -> Iterator[None]:
+def _replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Give a class, a module or an object other values of these attributes, meanwhile."""
+    originals = {name: getattr(owner, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(owner, name, original)
+
+
+def in_started_workers(wanted: bool) -> AbstractContextManager[None]:
     """Let Tune's trials, meanwhile, begin in workers that Ray has started already.
 
     Tune gives its workers environment variables of this process, so Ray starts a new process for each. The workers of
     a local Ray have the variables of this process anyway. wanted: whether Ray is a local one.
     """
-    environment = class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE
-    if wanted:
-        class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
-    try:
-        yield
-    finally:
-        class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = environment
+    return _replaced(class_cache, DEFAULT_ENV_VARS={}, ENV_VARS_TO_PROPAGATE=set()) if wanted else nullcontext()
 
 
-@contextmanager
-def starting_workers_kept(has_more: Callable[[], bool]) -> Iterator[None]:
+def starting_workers_kept(has_more: Callable[[], bool]) -> AbstractContextManager[None]:
     """Let Tune, meanwhile, give no idle worker to a trial whose own worker is starting, but to one that waits.
 
     Tune ends the worker that is starting. If trials last less than a worker's start, each idle worker would go to the
@@ -104,15 +109,10 @@ def starting_workers_kept(has_more: Callable[[], bool]) -> Iterator[None]:
             return bool(reuse(self, trial))
         return False
 
-    controller._maybe_reuse_cached_actor = reuse_unless_starting
-    try:
-        yield
-    finally:
-        controller._maybe_reuse_cached_actor = reuse
+    return _replaced(controller, _maybe_reuse_cached_actor=reuse_unless_starting)
 
 
-@contextmanager
-def trainables_kept() -> Iterator[None]:
+def trainables_kept() -> AbstractContextManager[None]:
     """Let Tune, meanwhile, keep a trainable's class: for each trial it asks Ray's head for it several times, and
     unpickles it, with all that it refers to."""
     trainables: Any = registry._global_registry
@@ -130,16 +130,14 @@ def trainables_kept() -> Iterator[None]:
         register(category, key, value)
         cache.pop((category, key), None)
 
-    trainables.get, trainables.register = get_kept, register_anew
-    trainables.contains = lambda category, key: (category, key) in cache or contains(category, key)
-    try:
-        yield
-    finally:
-        trainables.get, trainables.contains, trainables.register = get, contains, register
+    def contains_kept(category: str, key: str) -> bool:
+        """Return whether a value is registered."""
+        return (category, key) in cache or contains(category, key)
+
+    return _replaced(trainables, get=get_kept, contains=contains_kept, register=register_anew)
 
 
-@contextmanager
-def snapshots_for_ends(every_s: float, part: float) -> Iterator[None]:
+def snapshots_for_ends(every_s: float, part: float) -> AbstractContextManager[None]:
     """Let the first checkpoint of a Tune trial, meanwhile, ask for a snapshot of the sweep's state at most this often.
 
     Tune takes a snapshot at each checkpoint, since that replaces the one before, to which the last snapshot may refer.
@@ -174,11 +172,9 @@ def snapshots_for_ends(every_s: float, part: float) -> Iterator[None]:
         if self._last_save_time != last:
             took_s = self._last_save_time - began
 
-    manager.on_trial_checkpoint, manager.sync_up_experiment_state = on_trial_checkpoint, sync_up_experiment_state
-    try:
-        yield
-    finally:
-        manager.on_trial_checkpoint, manager.sync_up_experiment_state = note, sync
+    return _replaced(
+        manager, on_trial_checkpoint=on_trial_checkpoint, sync_up_experiment_state=sync_up_experiment_state
+    )
 
 
 @contextmanager
@@ -220,14 +216,12 @@ def whole_snapshots() -> Iterator[None]:
             return _upload_files, {"source": Path(local_path), "target": uri, "system": self.storage_filesystem}
         return _replace_files, {"source": Path(local_path), "target": Path(uri)}
 
-    manager.sync_up_experiment_state = sync_up_experiment_state
-    manager.sync_down_experiment_state = sync_down_experiment_state
-    syncer._sync_up_command = _sync_up_command
-    try:
+    states = {
+        "sync_up_experiment_state": sync_up_experiment_state,
+        "sync_down_experiment_state": sync_down_experiment_state,
+    }
+    with _replaced(manager, **states), _replaced(syncer, _sync_up_command=_sync_up_command):
         yield
-    finally:
-        manager.sync_up_experiment_state, manager.sync_down_experiment_state = sync_up, fetch
-        syncer._sync_up_command = command
 
 
 def _replace_files(source: Path, target: Path) -> None:
@@ -305,19 +299,15 @@ def deletions_after_snapshots() -> Iterator[None]:
 
         return copy_and_delete, arguments
 
-    manager._delete_fs_path, syncer._sync_up_command = delete_later, _sync_up_command
-    try:
+    with _replaced(manager, _delete_fs_path=delete_later), _replaced(syncer, _sync_up_command=_sync_up_command):
         yield
-    finally:
-        manager._delete_fs_path, syncer._sync_up_command = delete, command
 
 
 class RestoreFailed(BaseException):
     """The state of a sweep cannot be restored. It is no `Exception`, at which Tune would begin an empty sweep."""
 
 
-@contextmanager
-def restored_or_refused() -> Iterator[None]:
+def restored_or_refused() -> AbstractContextManager[None]:
     """Let Tune, meanwhile, raise RestoreFailed where the state of a sweep cannot be restored."""
     controller: Any = tune_controller.TuneController
     resume = controller.resume
@@ -329,26 +319,17 @@ def restored_or_refused() -> Iterator[None]:
         except Exception as error:
             raise RestoreFailed from error
 
-    controller.resume = resume_or_refuse
-    try:
-        yield
-    finally:
-        controller.resume = resume
+    return _replaced(controller, resume=resume_or_refuse)
 
 
-@contextmanager
-def ended_by(is_over: Callable[[], bool]) -> Iterator[None]:
+def ended_by(is_over: Callable[[], bool]) -> AbstractContextManager[None]:
     """Let Tune, meanwhile, end its run early, with its state saved, once a condition holds.
 
     Tune itself ends early by a signal alone, which it handles in the main thread alone.
     """
     controller: Any = tune_controller.TuneController
     is_finished = controller.is_finished
-    controller.is_finished = lambda self: is_over() or is_finished(self)
-    try:
-        yield
-    finally:
-        controller.is_finished = is_finished
+    return _replaced(controller, is_finished=lambda self: is_over() or is_finished(self))
 
 
 def trial_folder(context: Any) -> str:
