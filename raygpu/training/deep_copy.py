@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import random
+import sys
 import weakref
 from collections.abc import Iterator
 from types import CellType, FunctionType, ModuleType
@@ -23,7 +24,7 @@ LIBRARIES = frozenset({"functools", "keras", "numpy", "tensorflow", "torch"})
 """Packages whose functions keep no state of an experiment's."""
 GENERATORS: tuple[Any, ...] = tuple(getattr(draw, "__self__", None) for draw in (random.random, np.random.rand))
 """Global generators of Python and NumPy, to which their functions are bound: a copy would draw numbers of its own."""
-METADATA = ("__qualname__", "__doc__", "__module__", "__annotations__")
+METADATA = ("__qualname__", "__doc__", "__module__", "__annotations__", "__type_params__")
 
 
 def deep_copy(value: T, memo: dict[Any, Any] | None = None) -> T:
@@ -53,9 +54,12 @@ def _bound(function: FunctionType) -> Iterator[CellType]:
 
 
 def _copied_function(function: FunctionType, memo: dict[Any, Any]) -> FunctionType:
-    """Return a function with copies of all that it holds; itself if it holds nothing, or is a library's."""
-    if FOLLOWED not in memo or not held_by(function):
+    """Return a function with copies of all that it holds; itself if that is nothing, or if a module has it by name."""
+    if FOLLOWED not in memo or not held_by(function) or _is_named(function):
         return function
+    compiled = getattr(function, "_torchdynamo_orig_callable", None)
+    if compiled is not None and copy.deepcopy(compiled, memo) is compiled:
+        return function  # by torch.compile: a copy would be compiled anew
     cells = [
         memo.setdefault(id(cell), CellType()) for cell in function.__closure__ or ()
     ]  # two functions may share one
@@ -68,8 +72,17 @@ def _copied_function(function: FunctionType, memo: dict[Any, Any]) -> FunctionTy
     made.__kwdefaults__ = keywords or None
     vars(made).update({name: _copied_part(each, memo) for name, each in vars(function).items()})
     for name in METADATA:
-        setattr(made, name, getattr(function, name))
+        if hasattr(function, name):
+            setattr(made, name, getattr(function, name))
     return made
+
+
+def _is_named(function: FunctionType) -> bool:
+    """Return whether a function's module has it by its name: it is pickled, and compared, as that."""
+    named: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        named = getattr(named, name, None)
+    return named is function
 
 
 def _copied_part(value: Any, memo: dict[Any, Any]) -> Any:

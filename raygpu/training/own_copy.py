@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 from raygpu.training.deep_copy import deep_copy, held_by
@@ -141,7 +141,7 @@ def _share_uncopyable(value: Any, depth: int, memo: dict[int, Any]) -> None:
 
 def parts_of(value: Any) -> list[Any]:
     """Return the elements of a container, the attributes of an object, and what a function holds."""
-    if isinstance(value, str | bytes | type):
+    if isinstance(value, str | bytes | type | ModuleType):
         return []
     if isinstance(value, Mapping):
         return list(value.values())
@@ -161,4 +161,5 @@ def _is_large(value: Any) -> bool:
     """Return whether an object is data. Tables of pandas and Arrow tell their bytes by `sys.getsizeof`."""
     if isinstance(value, Mapping | list | tuple | set | frozenset) and len(value) > MANY:
         return True
-    return max(getattr(value, "nbytes", 0), sys.getsizeof(value)) > LARGE
+    nbytes = getattr(value, "nbytes", 0)  # of a class, it is a descriptor
+    return max(nbytes if isinstance(nbytes, int) else 0, sys.getsizeof(value)) > LARGE

@@ -17,6 +17,8 @@ LIBRARIES = (
     "jinja2",
 )
 """Modules of the libraries that `write_report` imports."""
+IMPORT_S = 20.0
+"""Longest wait in seconds for the import that is under way at the end: its disk may be slow, or away."""
 LOOK_S = 0.25
 """Seconds between two looks whether the trials have begun."""
 
@@ -38,7 +40,7 @@ def imported_early(has_begun: Callable[[], bool]) -> Iterator[None]:
         for name in LIBRARIES:
             if ended.is_set():
                 return
-            with suppress(ImportError, RuntimeError):  # the report itself says what it lacks
+            with suppress(Exception):  # the report itself says what it lacks
                 importlib.import_module(name)
 
     thread = threading.Thread(target=load, name="report-libraries")
@@ -48,4 +50,4 @@ def imported_early(has_begun: Callable[[], bool]) -> Iterator[None]:
     finally:
         ended.set()
         if thread.is_alive():
-            thread.join()
+            thread.join(IMPORT_S)

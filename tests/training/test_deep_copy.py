@@ -120,6 +120,16 @@ def test_functions_that_hold_nothing_and_those_of_libraries_stay_as_they_are() -
         assert deep_copy([function]) == [function]
 
 
+def of_this_module(x: int, y: int = 2) -> int:
+    return x + y
+
+
+def test_a_function_that_its_module_has_by_name_stays_for_pickles_and_comparisons() -> None:
+    assert deep_copy([of_this_module]) == [of_this_module]
+    compiled = torch.compile(of_this_module, backend="eager")
+    assert deep_copy([compiled]) == [compiled], "it would be compiled anew for each trial"
+
+
 def test_a_copy_has_the_names_of_its_function() -> None:
     value = 1
 

@@ -156,6 +156,30 @@ class Yielding(TorchExperiment):
         return (1 + next(self.weights)) * nn.functional.cross_entropy(outputs, targets)
 
 
+class Importing(TorchExperiment):
+    """Its functions hold modules and classes, as where `__init__` imports them."""
+
+    def __init__(self) -> None:
+        import numpy
+        import torch
+
+        kind = torch.Tensor
+        self.modules = {"numpy": numpy}
+        self.act = lambda x: torch.relu(x) if isinstance(x, kind) else numpy.maximum(x, 0)
+
+    def data(self) -> Splits:
+        raise NotImplementedError
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        raise NotImplementedError
+
+
+def test_functions_that_hold_modules_and_classes_are_copied() -> None:
+    copied = own_copy(Importing())
+    assert copied.act(-1.0) == 0
+    assert shared_lines(copied) == []
+
+
 def test_an_iterator_that_model_makes_is_the_trial_s_own() -> None:
     code = Yielding()
     first, again = (metrics(ZOO["annealed-loss"](), code) for _ in range(2))

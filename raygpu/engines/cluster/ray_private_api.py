@@ -258,8 +258,9 @@ def raylet() -> psutil.Process | None:
 
     Without it, Ray ends this process some ten seconds later, with exit code 1 and a line of its own.
     """
-    node = worker.global_worker.node
-    flag = f"--raylet_socket_name={node.raylet_socket_name}" if node is not None else None
+    if (node := worker.global_worker.node) is None:
+        return None
+    flag = f"--raylet_socket_name={node.raylet_socket_name}"
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has just ended, or is another user's
             if process.name() == RAYLET and flag in process.cmdline():

@@ -18,10 +18,19 @@ None of those that train."""
 NUMBERED = re.compile(r"(.+?)(?:_(\d{1,4}))?")
 """Name that Keras gives to a layer: that of its class, from the second one on with a number."""
 
+KEPT_GENERATOR = (
+    "self.{name} keeps a keras.random.SeedGenerator, whose random numbers would depend on the trials before it in its"
+    " worker: draw by keras.random without a generator, or by a layer, each trial has seeds of its own"
+)
+
 
 def require_new(model: keras.Model, experiment: Experiment) -> None:
     """Raise ValueError if `model(hp)` has returned variables again, of a training by another copy of the experiment,
-    that are trained, or that have changed since."""
+    that are trained, or that have changed since; or if the experiment keeps a random generator."""
+    for name, value in vars(experiment).items():
+        parts = () if isinstance(value, keras.layers.Layer) else (value, *parts_of(value))
+        if any(isinstance(each, keras.random.SeedGenerator) for each in parts):
+            raise ValueError(KEPT_GENERATOR.format(name=name))
     for variable in model.weights:
         checksum = None if variable.trainable else zlib.crc32(tf.convert_to_tensor(variable).numpy().tobytes())
         owner, earlier_checksum = getattr(variable, GIVEN, (None, checksum))

@@ -133,3 +133,22 @@ def test_looks_at_one_experiment_may_train_its_layers_again() -> None:
     code, own = Kept(uncopyable), Trial("t0000", 3, {"lr": 0.1, "batch_size": 16})
     for _ in range(2):
         assert KerasSolo(code, code.data(), own, Settings(1, 1, "float32", Path())).run_epoch() is not None
+
+
+class KeptGenerator(Kept):
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(10)])
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return inputs + keras.random.normal((64,), seed=self.layers["encoder"])
+
+
+def test_a_kept_generator_is_refused_by_name() -> None:
+    import keras
+
+    with pytest.raises(ValueError, match=r"^self\.layers keeps a keras\.random\.SeedGenerator"):
+        trial(KeptGenerator(lambda: keras.random.SeedGenerator(5)))
