@@ -111,7 +111,7 @@ def run(
         where = _placed(config, source.kind, cluster.nodes, simulated=simulated)
         plan = spread(_equal(config), where.ranks, problem.splits.samples_per_epoch)
         plan = checked(_equal(config), plan, where.ranks, source, code, problem.splits)
-        folder = RunDirectory.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
+        folder = RunDirectory.create_for(prepared.config)
         with removed_if_failed(folder):
             measuring = _Measuring(config, prepared, problem, cluster, where, folder, console, plan.parallel.least)
             cluster.require(folder.shared)

@@ -88,7 +88,7 @@ def run(
     console = console or LiveConsole()
     measuring, ways, notes = plan_pack(config, stem, source_folder, console.lines)
     config = measuring.prepared.config
-    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
+    folder = RunDirectory.create_for(config)
     with removed_if_failed(folder):
         profile = _profiled(measuring, ways, notes, folder, console)
         RunDirectory(folder.path).write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
@@ -124,7 +124,7 @@ def advise(
         profile = profile.in_epochs_of(measuring.samples_per_epoch)
     most = max(config.chosen_numbers or (config.most,))
     is_kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
-    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
+    folder = RunDirectory.create_for(config)
     with removed_if_failed(folder):
         if profile is None or not is_kept:
             profile = _profiled(measuring, ways, notes, folder, console)
@@ -217,7 +217,7 @@ def compare(
     units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in profiles]
     console.results(profile_view.comparison(profiles, units))
     config = measuring.prepared.config
-    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
+    folder = RunDirectory.create_for(config)
     folder.trials.rmdir()
     path = folder.path / "devices.png"
     data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""

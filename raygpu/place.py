@@ -103,7 +103,7 @@ def run(
     console = console or LiveConsole()
     planned = _plan(config, stem, source_folder, console)
     config = planned.prepared.config
-    folder = RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
+    folder = RunDirectory.create_for(config)
     with removed_if_failed(folder):
         done = _measured(planned, console)
     measured, comparison = done.placements, compare(done.placements)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
 from raygpu.records.begun_run import begun, interrupted_line
 from raygpu.records.json_files import as_json
-from raygpu.records.output import enduring_output, open_closed_streams
+from raygpu.records.output import enduring_output, open_closed_streams, send_to_null
 
 INCOMPLETE = 3
 """The exit code of a run whose results are complete here, while MLflow lacks some of them."""
@@ -104,7 +103,7 @@ def reader_may_leave() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        send_to_null(sys.stdout.fileno())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ With -q it prints warnings and results alone, with -v details too, each line wit
 from __future__ import annotations
 
 import io
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from rich.table import Table
 from raygpu.cli.formatting import cut
 from raygpu.errors import one_line
 from raygpu.records.clock import command_age_s
+from raygpu.records.output import send_to_null
 
 PLAIN_INTERVAL_S = 5.0
 DRAW_INTERVAL_S = 1.0
@@ -40,9 +40,7 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         """Send all further output to /dev/null."""
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.file.fileno())
-        os.close(null)
+        send_to_null(self.file.fileno())
 
 
 class LiveConsole:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from raygpu.devices.nvml import Gpu
@@ -14,7 +13,7 @@ def select(gpus: Sequence[Gpu], devices: str, visible: str | None) -> list[Gpu]:
 
     visible: CUDA_VISIBLE_DEVICES, or None if it is not set. Raises BadInput for a GPU that is not visible or unknown.
     """
-    allowed = list(gpus) if visible is None else _named(gpus, visible)
+    allowed = list(gpus) if visible is None else _named(gpus, visible, "whole GPUs are wanted, which are")
     if devices.strip() == "all":
         return allowed
     if not allowed:
@@ -50,21 +49,18 @@ def shown(devices: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     """
     if visible is None:
         return list(devices)
-    words = _words(visible)
-    named = list(itertools.takewhile(lambda gpu: gpu is not None, (_find(devices, word) for word in words)))
-    if words and not named and words[0] != "-1":
-        raise BadInput(f"CUDA_VISIBLE_DEVICES: read {visible!r}; the devices are: {_known(devices) or 'none'}")
     chosen: list[Gpu] = []
-    for device in filter(None, named):
+    for device in _named(devices, visible, "the devices are"):
         parts = [each for each in devices if each.instance is not None and each.instance.gpu_uuid == device.uuid]
         chosen += [each for each in (device, *parts) if each not in chosen]
     return chosen
 
 
-def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
+def _named(gpus: Sequence[Gpu], visible: str, wanted: str) -> list[Gpu]:
     """Return the GPUs of CUDA_VISIBLE_DEVICES by CUDA's rule: the list ends at the first entry without a GPU, as -1.
 
-    Raises BadInput if the first entry is unknown and not -1: a MIG device, say, is not silently replaced by the CPU.
+    wanted: words before the list of the GPUs in a refusal. Raises BadInput if the first entry is unknown and not -1: a
+    MIG device, say, is not silently replaced by the CPU.
     """
     words = _words(visible)
     chosen: list[Gpu] = []
@@ -75,7 +71,7 @@ def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
         if gpu not in chosen:
             chosen.append(gpu)
     if words and not chosen and words[0] != "-1":
-        raise BadInput(f"CUDA_VISIBLE_DEVICES: read {visible!r}; whole GPUs are wanted, which are: {_known(gpus)}")
+        raise BadInput(f"CUDA_VISIBLE_DEVICES: read {visible!r}; {wanted}: {_known(gpus) or 'none'}")
     return chosen
 
 

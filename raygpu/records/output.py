@@ -32,7 +32,7 @@ class _EnduringFile(io.FileIO):
                 view = view[count or 0 :]
         except OSError as error:
             if error.errno not in FULL:
-                _to_null(self.fileno())
+                send_to_null(self.fileno())
         return size
 
 
@@ -43,7 +43,8 @@ def _wait(descriptor: int) -> None:
     waiting.poll()
 
 
-def _to_null(descriptor: int) -> None:
+def send_to_null(descriptor: int) -> None:
+    """Send all further output of a descriptor to /dev/null."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)

@@ -20,7 +20,7 @@ from typing import Any, overload
 
 import tomli_w
 
-from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
+from raygpu.config import ProblemConfig, StoredConfig, SweepConfig, load, read_toml
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, redacted
 from raygpu.records import run_lock, slurm_job
@@ -217,6 +217,11 @@ class RunDirectory:
             raise BadInput(f"runs_dir: {runs_dir} cannot be written: {error.strerror}") from error
         folder.trials.mkdir()
         return folder
+
+    @classmethod
+    def create_for(cls, config: StoredConfig) -> RunDirectory:
+        """Make the folder of a configuration's run. Raises BadInput if it exists or cannot be written."""
+        return cls.create(Path(config.runs_dir), str(config.name), config.storage)
 
     @classmethod
     def existing(cls, where: str | Path, kind: str | None = "sweep", flag: str = "--resume") -> RunDirectory:

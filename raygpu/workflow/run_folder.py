@@ -29,7 +29,7 @@ def ready_folder(
     on. Raises RaygpuError.
     """
     disk.wait_and_say(ray_files.disks(Path(config.runs_dir)), warn)
-    folder = resume or RunDirectory.create(Path(config.runs_dir), str(config.name), config.storage)
+    folder = resume or RunDirectory.create_for(config)
     folder.claim()
     try:
         yield folder

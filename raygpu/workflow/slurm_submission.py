@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.tracking.stores import scheme, sqlite_path
 from raygpu.workflow.promotion import store_to_be
 from raygpu.workflow.slurm_course import RESUMED
-from raygpu.workflow.submission import LOCAL_ALONE, submitted_file
+from raygpu.workflow.submission import job_name, require_job_flags, submitted_file
 
 FLAGS = Flags({}, {}, SubmitConfig)
 """The --slurm flags."""
@@ -90,9 +88,7 @@ def checked_job(
         name, seed, runs_dir = problem.name, problem.seed, Path(problem.runs_dir)
     elif "seed" in arguments.overrides:
         seed = _whole_seed(arguments.overrides["seed"])
-    name = name or f"{file.stem if file is not None else command.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if not re.fullmatch(config.NAME_PATTERN, name):
-        raise BadInput(f"--name: read {name!r}; letters, digits and ._- are wanted")
+    name = job_name(name, file, command)
     job_keys = ("name", "seed") if slurm.array is not None else ("name",)
     overrides = {key: value for key, value in arguments.overrides.items() if key not in job_keys}
     folder = (runs_dir / name).resolve()
@@ -128,9 +124,7 @@ def _file_of(tracking: config.TrackingSection) -> str:
 
 
 def _require_allowed(command: Command, arguments: Arguments, slurm: SlurmSection, options: Mapping[str, str]) -> None:
-    for flag in (*arguments.switches, *arguments.options):
-        if flag in LOCAL_ALONE:
-            raise BadInput(f"--{flag}: {LOCAL_ALONE[flag]}")
+    require_job_flags(arguments)
     if "requirements" in options:
         raise BadInput("--requirements: is for a Ray cluster; packages of a Slurm job come from slurm.wheelhouse")
     if "cluster.address" in arguments.overrides:

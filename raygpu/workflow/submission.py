@@ -27,6 +27,22 @@ IN_THE_JOB = ("pack", "place")
 """Commands that use GPUs in the job's own process; others have workers."""
 
 
+def require_job_flags(arguments: Arguments) -> None:
+    """Raise BadInput if a flag is one that a job cannot have."""
+    for flag in (*arguments.switches, *arguments.options):
+        if flag in LOCAL_ALONE:
+            raise BadInput(f"--{flag}: {LOCAL_ALONE[flag]}")
+
+
+def job_name(name: str | None, file: Path | None, command: Command) -> str:
+    """Return the name of a job's run: the one given, or that of the configuration's file, or of the command, with the
+    time. Raises BadInput if it is no name of a folder."""
+    name = name or f"{file.stem if file is not None else command.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not re.fullmatch(config.NAME_PATTERN, name):
+        raise BadInput(f"--name: read {name!r}; letters, digits and ._- are wanted")
+    return name
+
+
 def checked_submission(
     command: Command, arguments: Arguments, options: Mapping[str, str], say: Callable[[str], None]
 ) -> Submission:
@@ -35,9 +51,7 @@ def checked_submission(
     arguments: of the command. options: of raygpu.submit.
     """
     environment, requirements = _environment(options), _requirements(options)
-    for flag in (*arguments.switches, *arguments.options):
-        if flag in LOCAL_ALONE:
-            raise BadInput(f"--{flag}: {LOCAL_ALONE[flag]}")
+    require_job_flags(arguments)
     own_cluster = {"cluster.address": "auto"} if "cluster" in command.schema.model_fields else {}
     file = submitted_file(command, arguments)
     num_gpus = float(command.name in IN_THE_JOB)
@@ -53,9 +67,7 @@ def checked_submission(
         if isinstance(problem, config.PlaceConfig) and problem.devices != "all":
             num_gpus = problem.devices
     _require_elsewhere(arguments, folder)
-    name = name or f"{file.stem if file is not None else command.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if not re.fullmatch(config.NAME_PATTERN, name):
-        raise BadInput(f"--name: read {name!r}; letters, digits and ._- are wanted")
+    name = job_name(name, file, command)
     overrides = arguments.overrides | {"name": name} | own_cluster
     if "resume" in arguments.options:
         name = f"{Storage(arguments.options['resume']).name}-again-{time.strftime('%H%M%S')}"
