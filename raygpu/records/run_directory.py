@@ -176,8 +176,7 @@ class RunDirectory:
         return [folder / name for name in reversed(folder.folders()) if name.startswith("checkpoint_")]
 
     def noted_checkpoint(self, summary: Mapping[str, Any]) -> Storage | None:
-        """Return the checkpoint that a production training's summary names, below this folder, which may have been
-        moved or copied since; None if it names none, or if there is none any more."""
+        """Return the checkpoint that a training's summary names, in this folder, which may be a copy; None without."""
         if (noted := summary["checkpoint"]) is None:
             return None
         checkpoint = self.shared_checkpoints
