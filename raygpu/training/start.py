@@ -28,8 +28,10 @@ def start(source: Source, code: Any, splits: Data | None, trial: Trial, settings
 
             return TorchSolo(own_copy(cast(Experiment, code)), _needed(splits), trial, settings)
         case "keras":
+            from raygpu.training.keras.kept_layers import require_no_generator
             from raygpu.training.keras.solo import KerasSolo
 
+            require_no_generator(cast(Experiment, code))
             return KerasSolo(own_copy(cast(Experiment, code)), _needed(splits), trial, settings)
         case "function":
             from raygpu.training.callable.function import FunctionTraining

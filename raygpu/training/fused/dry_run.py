@@ -65,9 +65,6 @@ PROMOTED = (
     " as by .to(x.dtype)"
 )
 """Reason for which operators of an array meet two dtypes, where those of a trial alone do not."""
-OF_HP = f"{Hyperparameters.__name__}("
-"""Beginning of the text of `hp` as an attribute or a variable: it differs between trials, and what is read of it is
-known."""
 PYTHONS = getattr(random.random, "__self__", None)
 """Generator behind the functions of the `random` module."""
 
@@ -363,9 +360,8 @@ def _state_in_python(expected: Sequence[_TrialAlone]) -> str | None:
 
 def _cause(expected: Sequence[_TrialAlone]) -> str:
     """Return an explanation of why a member differs from the same trial alone."""
-    plain = [{path: text for path, text in alone.plain.items() if not text.startswith(OF_HP)} for alone in expected]
-    for other in plain[1:]:
-        if (path := changed_attribute(plain[0], other)) is not None:
+    for alone in expected[1:]:
+        if (path := changed_attribute(expected[0].plain, alone.plain)) is not None:
             return f"{path} differs between trials, and is no parameter or buffer, and does not come from reading hp"
     return "vmap does not follow something that the model does, or computes an operator differently"
 

@@ -26,11 +26,7 @@ KEPT_GENERATOR = (
 
 def require_new(model: keras.Model, experiment: Experiment) -> None:
     """Raise ValueError if `model(hp)` has returned variables again, of a training by another copy of the experiment,
-    that are trained, or that have changed since; or if the experiment keeps a random generator."""
-    for name, value in vars(experiment).items():
-        parts = () if isinstance(value, keras.layers.Layer) else (value, *parts_of(value))
-        if any(isinstance(each, keras.random.SeedGenerator) for each in parts):
-            raise ValueError(KEPT_GENERATOR.format(name=name))
+    that are trained, or that have changed since."""
     for variable in model.weights:
         checksum = None if variable.trainable else zlib.crc32(tf.convert_to_tensor(variable).numpy().tobytes())
         owner, earlier_checksum = getattr(variable, GIVEN, (None, checksum))
@@ -42,6 +38,14 @@ def require_new(model: keras.Model, experiment: Experiment) -> None:
                 " keep their layer in an attribute of the experiment; each trial has a copy of it if Keras can copy it,"
                 " by its get_config()"
             )
+
+
+def require_no_generator(experiment: Experiment) -> None:
+    """Raise ValueError if an experiment that trains several trials keeps a random generator."""
+    for name, value in vars(experiment).items():
+        parts = () if isinstance(value, keras.layers.Layer) else (value, *parts_of(value))
+        if any(isinstance(each, keras.random.SeedGenerator) for each in parts):
+            raise ValueError(KEPT_GENERATOR.format(name=name))
 
 
 def name_after(experiment: Experiment) -> None:

@@ -11,6 +11,7 @@ from raygpu.experiment import Experiment
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
 from raygpu.training.folds import Data
+from raygpu.training.keras.kept_layers import require_no_generator
 from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.solo import KerasSolo
 from raygpu.training.own_copy import own_copy
@@ -34,6 +35,7 @@ class KerasSplit:
         width: int,
         memory_gib: float | None = None,
     ) -> None:
+        require_no_generator(experiment)
         places = make_logical_devices(width, memory_gib and memory_gib / width)
         self._members: dict[str, tuple[KerasSolo, Place]] = {}
         for i, trial in enumerate(trials):

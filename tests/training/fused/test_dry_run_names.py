@@ -16,7 +16,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.fused.dry_run import READ_BY_RAYGPU, check, names_read
 from raygpu.training.fused.groups import TorchGrouper
 from tests.models import MODELS, few
-from tests.training.fused.refusals import Head, Of, Tempered, ids, reason, trials
+from tests.training.fused.refusals import Head, Of, Tempered, ids, trials
 
 
 class Shapes(TorchExperiment):
@@ -112,23 +112,3 @@ def test_relative_paths_start_where_the_experiment_lies(tmp_path: Path) -> None:
         return layer
 
     assert [group.reason for group in TorchGrouper(Of(model), few(), folder=tmp_path).groups(trials())] == [None]
-
-
-class Assigned(Head):
-    """An evaluation assigns a buffer, which an array does not keep."""
-
-    def __init__(self, hp: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.hp = hp
-        self.register_buffer("level", torch.ones(()))
-
-    def inside(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training:
-            self.level = self.level * self.hp.get("decay", 0.5)
-        return x * self.level
-
-
-def test_hp_that_a_model_keeps_is_not_the_cause_of_a_difference() -> None:
-    text = reason(Of(Assigned))
-    assert "level" in text
-    assert "hp differs" not in text
