@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -181,15 +182,11 @@ def _lock(folder: Path, uuid: str) -> int:
     """Lock the GPU's folder; the kernel releases the lock when the process ends. Raises NoMps if it is held."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
-        lock = lock_file(folder / "lock")
-        if lock is None:
-            raise NoMps(f"another raygpu of yours runs MPS on {uuid}")
-        try:
-            if os.stat(folder / "lock").st_ino == os.fstat(lock).st_ino:
+        with suppress(FileNotFoundError):  # its owner removes it meanwhile
+            if (lock := lock_file(folder / "lock")) is not None:
                 return lock
-        except FileNotFoundError:
-            pass  # its owner removed it between our opening and locking it
-        os.close(lock)
+            if (folder / "lock").exists():
+                raise NoMps(f"another raygpu of yours runs MPS on {uuid}")
 
 
 def _clear(control: Control) -> None:

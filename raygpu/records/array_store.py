@@ -12,7 +12,6 @@ others, and each program has to be what was written: its digest lies beside it. 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -25,9 +24,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
 from raygpu.records.cache_folder import cache_folder
+from raygpu.records.scratch import lock_file
+from raygpu.records.whole_files import write_private
 
 MOST_BYTES = 512 * 2**20
 """Bytes of all programs above which the ones that were not used for longest are deleted."""
@@ -103,7 +103,7 @@ class ArrayStore:
             return
         content = {"step_s": step_s, "num_bytes": num_bytes, "measured_on": _today()}
         with suppress(OSError):
-            self._write(f"{key}{WIDTHS}", json.dumps(content).encode())
+            write_private(self.folder / f"{key}{WIDTHS}", json.dumps(content).encode())
             for path in [*self._oldest_first(WIDTHS)[:-MOST_WIDTHS], *self._oldest_first(FAULT)[:-MOST_WIDTHS]]:
                 path.unlink(missing_ok=True)
 
@@ -146,7 +146,7 @@ class ArrayStore:
     def keep_fault(self, name: str, reason: str) -> None:
         """Note why a program could not be compiled. A folder that cannot be written keeps nothing."""
         with suppress(OSError):
-            self._write(f"{name}{FAULT}", reason.encode())
+            write_private(self.folder / f"{name}{FAULT}", reason.encode())
 
     @contextmanager
     def making(self, name: str) -> Iterator[Path | None]:
@@ -156,30 +156,30 @@ class ArrayStore:
         """
         if not self.is_private():
             raise PermissionError(f"{self.folder} is not this user's alone")
-        lock = self.folder / f"{name}{LOCK}"
-        with lock.open("w") as lock_file:
-            if not _lock(lock, lock_file):
-                yield None
-                return
-            try:
-                with tempfile.TemporaryDirectory(prefix="making-", dir=self.folder) as scratch_folder:
-                    part = Path(scratch_folder, f"step{PROGRAM}")
-                    yield part
-                    if part.exists():
-                        self._keep_program(name, part)
-            finally:
-                lock.unlink(missing_ok=True)
+        path = self.folder / f"{name}{LOCK}"
+        if (lock := lock_file(path)) is None:
+            yield None
+            return
+        try:
+            with tempfile.TemporaryDirectory(prefix="making-", dir=self.folder) as scratch_folder:
+                part = Path(scratch_folder, f"step{PROGRAM}")
+                yield part
+                if part.exists():
+                    self._keep_program(name, part)
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(lock)
 
     def _keep_program(self, name: str, part: Path) -> None:
         part.chmod(0o600)
         self.discard(name)
-        self._write(f"{name}{DIGEST}", _digest(part).encode())
+        write_private(self.folder / f"{name}{DIGEST}", _digest(part).encode())
         part.replace(self.folder / f"{name}{PROGRAM}")  # last: a program without its digest is no program
         self._trim(name)
 
     def _trim(self, name: str) -> None:
         """Delete the programs that were not used for longest, but for this one, and what killed processes left."""
-        for path in [*self.folder.glob("making-*"), *self.folder.glob("part-*")]:
+        for path in [*self.folder.glob("making-*"), *self.folder.glob(".*.tmp")]:
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > RETRY_S:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -191,21 +191,6 @@ class ArrayStore:
 
     def _oldest_first(self, ending: str) -> list[Path]:
         return sorted(self.folder.glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
-
-    def _write(self, name: str, content: bytes) -> None:
-        handle, part = tempfile.mkstemp(prefix="part-", dir=self.folder)  # with rights for this user alone
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(part).replace(self.folder / name)
-
-
-def _lock(path: Path, file: IO[str]) -> bool:
-    """Lock an open file; return whether it is locked and still has its name, which its last owner deletes."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
 
 
 def _is_own(path: Path) -> bool:

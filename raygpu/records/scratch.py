@@ -113,14 +113,18 @@ def locked(parent: Path) -> Iterator[None]:
 
 def lock_file(path: Path) -> int | None:
     """Return the descriptor of a file, made if need be, that is locked until it is closed; None if another process
-    holds it. Raises OSError."""
+    holds it, or has deleted it meanwhile. Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    is_ours = False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        return None
-    return file
+        is_ours = os.path.samestat(os.fstat(file), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    finally:
+        if not is_ours:
+            os.close(file)
+    return file if is_ours else None
 
 
 def _delete_own(key: tuple[int, Path]) -> None:

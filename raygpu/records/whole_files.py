@@ -19,17 +19,31 @@ def whole_file(path: Path, *, lasting: bool = True) -> Iterator[TextIO]:
     file system may write a new name to the disk before the content. False for what is written often and can be made
     again.
     """
+    with replacement(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        yield file
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """Yield the path of a file to write beside `path`, whose place it takes once the block has ended."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            yield file
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
+        yield temporary
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file for its owner alone, in one step."""
+    with replacement(path) as temporary:
+        temporary.touch(0o600)
+        temporary.write_bytes(content)
 
 
 def write_whole(path: Path, text: str, *, lasting: bool = True) -> None:

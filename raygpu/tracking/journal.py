@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from raygpu.errors import TrackingError
+from raygpu.records.whole_files import replacement
 from raygpu.search.scoring import TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
@@ -105,18 +106,11 @@ class Journal:
         """Replace the content in one step: the old or the new one is there, whatever happens."""
         self._close()
         writes = list(waiting)
-        temporary = self.path.with_name(f"{self.path.name}.tmp")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.writelines(_line(write) for write in writes)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with replacement(self.path) as temporary, temporary.open("wb") as file:
+            file.writelines(_line(write) for write in writes)
+            file.flush()
+            os.fsync(file.fileno())
         self._cut, self.num_lines = False, len(writes)
 
     def close(self, waiting: Iterable[Write]) -> None:

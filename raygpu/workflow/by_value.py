@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import cloudpickle
 
 from raygpu.config.source import PICKLED
 from raygpu.errors import BadInput, one_line
+from raygpu.records.whole_files import replacement
 
 
 def named(experiment: Any, folder: Path) -> str:
@@ -32,12 +31,8 @@ def named(experiment: Any, folder: Path) -> str:
         raise BadInput(f"experiment: {name} cannot travel to workers: {one_line(error)}; move it to a file") from error
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.rpartition('.')[2].strip('<>')}-{hashlib.sha256(content).hexdigest()[:12]}{PICKLED}"
-    written = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
-        written.write_bytes(content)
-        written.replace(path)  # another run may read the same one at this moment
-    finally:
-        written.unlink(missing_ok=True)
+    with replacement(path) as temporary:  # another run may read the same one at this moment
+        temporary.write_bytes(content)
     return str(path.resolve())
 
 

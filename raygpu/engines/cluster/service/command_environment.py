@@ -16,7 +16,7 @@ from pathlib import Path
 
 from raygpu.engines.cluster.ray_environment import environment_of
 from raygpu.engines.cluster.service.fingerprint import AT_START
-from raygpu.engines.cluster.service.folder import write_private
+from raygpu.records.whole_files import write_private
 
 ADDRESS = "RAY_ADDRESS"
 KEPT = (*AT_START, "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -27,7 +27,8 @@ def write(path: Path) -> None:
     """Write this process' environment, working directory and umask into a file for its owner alone."""
     umask = os.umask(0o077)
     os.umask(umask)
-    write_private(path, json.dumps({"environment": dict(os.environ), "folder": os.getcwd(), "umask": umask}))
+    values = {"environment": dict(os.environ), "folder": os.getcwd(), "umask": umask}
+    write_private(path, json.dumps(values).encode())
 
 
 @dataclass(frozen=True, slots=True)

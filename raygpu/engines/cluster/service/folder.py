@@ -5,17 +5,16 @@ It lies in the user's runtime directory, XDG_RUNTIME_DIR, else beside the sessio
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from raygpu.engines.cluster.ray_files import SESSIONS
-from raygpu.records.scratch import private_folder
+from raygpu.records.scratch import lock_file, private_folder
+from raygpu.records.whole_files import write_private
 
 ADDRESS, SOCKET, LOCK, OUTPUT = "service.json", "socket", "lock", "service.log"
 LONGEST = 107 - len("/raygpu/service/standby-1234567-123456")
@@ -51,24 +50,18 @@ class ServiceFolder:
 
     def write_address(self, values: Mapping[str, Any]) -> None:
         """Write the address in one step, for its owner alone."""
-        write_private(self.path / ADDRESS, json.dumps(dict(values)))
+        write_private(self.path / ADDRESS, json.dumps(dict(values)).encode())
 
-    def locked(self) -> TextIOWrapper | None:
-        """Return the open lock, which is held until it is closed; None if a living service holds it."""
-        lock = (self.path / LOCK).open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            return None
-        return lock
+    def locked(self) -> int | None:
+        """Return the descriptor of the lock, which is held until it is closed; None if a living service holds it."""
+        return lock_file(self.path / LOCK)
 
     def clean(self) -> bool:
         """Delete the files of a service that has ended; return whether there is none that lives."""
         lock = self.locked()
         if lock is None:
             return False
-        with lock:
+        with os.fdopen(lock):
             self.delete()
         return True
 
@@ -77,16 +70,6 @@ class ServiceFolder:
         for file in (self.path / ADDRESS, self.socket, *self.path.glob("command-*"), *self.path.glob("standby-*")):
             with suppress(OSError):
                 file.unlink()
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file for its owner alone, in one step."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 def _parent() -> Path:

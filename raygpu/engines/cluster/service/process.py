@@ -25,7 +25,7 @@ def serve(gpus: Sequence[Gpu], *, workers: int | None, idle_s: float, say: Calla
     lock = folder.locked()
     if lock is None:
         raise BadInput("up: a service runs already; raygpu status shows it, raygpu down ends it")
-    with lock:
+    with os.fdopen(lock):
         folder.delete()
         if os.environ.get("RAY_AUTH_MODE", "token") != "token":
             raise BadInput("up: RAY_AUTH_MODE turns Ray's tokens off, and other users could use the service; unset it")

@@ -22,6 +22,7 @@ from raygpu.engines.cluster.service.daemon import ServiceDaemon
 from raygpu.engines.cluster.service.fingerprint import Fingerprint
 from raygpu.engines.cluster.service.folder import ServiceFolder
 from raygpu.engines.cluster.service.gpu_leases import GpuRequest
+from raygpu.records.whole_files import write_private
 
 RAY = {"gcs_address": "127.0.0.1:1", "devices": [["node", "-1"]], "dashboard": None, "logs": "/nowhere"}
 
@@ -46,7 +47,7 @@ class Running:
     def run(self) -> None:
         self.daemon.run()
         assert self.lock is not None
-        self.lock.close()
+        os.close(self.lock)
 
     def end(self) -> None:
         self.daemon.ended = True
@@ -150,7 +151,7 @@ def test_another_user_s_process_is_not_heard(running: Running, monkeypatch: pyte
 def test_a_dead_service_is_cleaned_up(running: Running) -> None:
     kept = (running.folder.path / folder.ADDRESS).read_text()
     running.end()
-    folder.write_private(running.folder.path / folder.ADDRESS, kept)
+    write_private(running.folder.path / folder.ADDRESS, kept.encode())
     left = running.folder.path / "command-1-x"
     left.write_text("")
     assert lease(ServiceFolder(), GpuRequest("a"), [], "mark", print, apart=True) is None
