@@ -89,6 +89,20 @@ class StoredConfig(ProblemConfig):
         return value
 
 
+class ScoredConfig(StoredConfig):
+    """Fields of commands that compare models by a metric."""
+
+    metric: Annotated[str, Field(min_length=1)] = "loss"
+    """The metric that scores a trial, or a training's model, measured on the validation data."""
+    direction: Direction | None = None
+    """max or min. Default: what the metric's name says, as loss, error, mae, or accuracy, f1, score; others need it."""
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a larger score is better."""
+        return maximizes(self.metric, self.direction)
+
+
 class TrialsConfig(ProblemConfig):
     """Trainings that share GPUs, with hyper-parameters from a space."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from raygpu.config.population_section import require_rising
-from raygpu.config.problem_schema import NAME_PATTERN, StoredConfig, TrialsConfig, maximizes
+from raygpu.config.problem_schema import NAME_PATTERN, ScoredConfig, StoredConfig, TrialsConfig
 from raygpu.config.sections import (
     ALTERNATING,
     ONE,
@@ -17,7 +17,6 @@ from raygpu.config.sections import (
     WAYS,
     CheckpointSection,
     ClusterSection,
-    Direction,
     Way,
 )
 from raygpu.config.written_values import Values
@@ -131,7 +130,7 @@ def _source(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-class TrainConfig(StoredConfig):
+class TrainConfig(ScoredConfig):
     """A production training: one set of hyper-parameters, data-parallel over all devices."""
 
     COMMAND: ClassVar[str] = "train"
@@ -143,10 +142,6 @@ class TrainConfig(StoredConfig):
     population."""
     source: Annotated[dict[str, Any], AfterValidator(_source)] = Field(default_factory=dict)
     """The sweep and the trial that they come from, and its score; written by a sweep."""
-    metric: Annotated[str, Field(min_length=1)] = "loss"
-    """The metric that scores the model, measured on the validation data."""
-    direction: Direction | None = None
-    """max or min. Default: what the metric's name says, as loss, error, mae, or accuracy, f1, score; others need it."""
     workers: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
     """Processes that train together: all, as many as the GPUs allow, or a number of them."""
     devices_per_worker: Annotated[int, Field(ge=1)] = 1
@@ -213,11 +208,6 @@ class TrainConfig(StoredConfig):
     def chosen_ratios(self) -> tuple[float, ...]:
         """Requested ratios of the devices' shares; empty for equal and auto."""
         return () if self.ratios in ("equal", "auto") else tuple(float(word) for word in self.ratios.split(","))
-
-    @property
-    def maximize(self) -> bool:
-        """Whether a larger score is better."""
-        return maximizes(self.metric, self.direction)
 
 
 class BalanceConfig(TrainConfig):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from raygpu.config.population_section import PopulationSection, require_fitting
-from raygpu.config.problem_schema import StoredConfig, TrialsConfig, maximizes
+from raygpu.config.problem_schema import ScoredConfig, TrialsConfig, maximizes
 from raygpu.config.sections import (
     Direction,
     SearchSection,
@@ -26,7 +26,7 @@ RACED_FROM = 5
 """Fewest repeats by which racing can rule out a set: of n pairs, its test reaches 0.5 ** n at best."""
 
 
-class SweepConfig(TrialsConfig, StoredConfig):
+class SweepConfig(TrialsConfig, ScoredConfig):
     """A search over hyper-parameters, packed on fractions of a GPU."""
 
     COMMAND: ClassVar[str] = "sweep"
@@ -40,8 +40,6 @@ class SweepConfig(TrialsConfig, StoredConfig):
     racing: bool = False
     """Give no more repeats to a set that is clearly worse than the leading one, by a signed-rank test. It needs more
     than 5 repeats."""
-    metric: Annotated[str, Field(min_length=1)] = "loss"
-    """The metric that scores a trial, measured on the validation data."""
     metrics: tuple[str, ...] = ()
     """Several metrics, instead of metric: the first one scores a trial; of all of them the Pareto front is shown."""
     directions: tuple[Direction, ...] = ()
@@ -49,8 +47,6 @@ class SweepConfig(TrialsConfig, StoredConfig):
     score: Literal["last", "best"] = "last"
     """Epoch whose metric is a trial's score: the last, or the best, whose checkpoint is then the trial's.
     Stopping rules compare the trials' current epochs in either case."""
-    direction: Direction | None = None
-    """max or min. Default: what the metric's name says, as loss, error, mae, or accuracy, f1, score; others need it."""
     folds: Annotated[int, Field(ge=2)] | None = None
     """Cross-validation: cut training and validation data into this many folds, stratified by class. Each set of
     hyper-parameters is trained once for each fold, on all but this fold, and validated on it. Default: no folds."""
@@ -125,11 +121,6 @@ class SweepConfig(TrialsConfig, StoredConfig):
             return self.trials
         assert self.time_budget_s is not None
         return min(MOST_DRAWN, math.ceil(DRAWN_PER_S * self.time_budget_s))
-
-    @property
-    def maximize(self) -> bool:
-        """Whether a larger score is better."""
-        return maximizes(self.metric, self.direction)
 
     @property
     def per_set(self) -> int:
