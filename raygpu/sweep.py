@@ -27,7 +27,7 @@ from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population_checks import require_population
 from raygpu.workflow.ray_startup import ray_starting
-from raygpu.workflow.resumed_sweep import LIMITS, in_the_time_left, require_same_start
+from raygpu.workflow.resumed_runs import LIMITS, in_the_time_left, require_same_sweep
 from raygpu.workflow.sweep_run import PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import SweepResult as SweepResult
 from raygpu.workflow.trial_groups import grouped
@@ -85,7 +85,7 @@ def run(
         source, code = find(config, source_folder)
         if starting is not None:
             starting.trains(source)
-        user_code = problem(prepared, source, code, is_new=resume is None)  # imports torch, while Ray's processes start
+        user_code = problem(prepared, source, code)  # imports torch, while Ray's processes start
         console.lines(user_code.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, user_code.splits, user_code.folds)
@@ -158,7 +158,7 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
     if config.repeats < before.repeats or (config.per_set > 1) != (before.per_set > 1):
         more = ", and can have more" if before.per_set > 1 else "; more of them need a new sweep"
         raise BadInput(f"--repeats: read {config.repeats}; the sweep has {before.repeats}{more}")
-    require_same_start(earlier, config)
+    require_same_sweep(earlier, config)
     return config
 
 

@@ -26,7 +26,7 @@ from raygpu.tracking.session import open_store
 from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting, warm_start_lines
 from raygpu.workflow.promotion import named_store, promoted
 from raygpu.workflow.ray_startup import ray_starting
-from raygpu.workflow.resumed_training import require_same_training
+from raygpu.workflow.resumed_runs import require_same_training
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun

@@ -31,8 +31,10 @@ from raygpu.workflow.training_run import TrainingRun
 from tests.tracking.services import children, epoch, eventually, lose_first_run, losses, trial
 
 SUMMARY = {
-    "score": "last", "completed": 1, "diverged": 0, "stopped_early": 0, "failed": 0,
-    "best": {"trial_id": "t0000", "score": 0.5, "epoch": 1},
+    "metric": "score", "score": "last",
+    "best": {"trial_id": "t0000", "score": 0.5, "epoch": 1, "hyperparameters": {"x": 1}},
+    "num_trials": 1, "completed": 1, "diverged": 0, "stopped_early": 0, "failed": 0, "interrupted": 0,
+    "data": "real", "gpus": [], "wall_s": 1.0,
 }  # fmt: skip
 
 

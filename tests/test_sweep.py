@@ -312,7 +312,7 @@ def test_optuna_goes_by_generations_or_trial_by_trial(sweep_config: Any, generat
         experiment="tests.cases:quadratic",
         trials=6,
         space={"x": {"uniform": [-2.0, 2.0]}},
-        search={"algorithm": "optuna", "generation": generation},
+        search={"algorithm": "tpe", "generation": generation},
     )
     result = sweep.run(config)
     assert result.summary["completed"] == 6

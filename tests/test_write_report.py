@@ -49,7 +49,7 @@ def test_two_runs_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.strip() == str(tmp_path / "both.html")
 
 
-def test_a_sweep_of_an_earlier_raygpu_has_no_timeline_and_says_so(tmp_path: Path) -> None:
+def test_a_sweep_without_a_timeline_says_so(tmp_path: Path) -> None:
     run = sweep_folder(tmp_path / "old")
     run.timeline.unlink()
     assert main([str(run.path)]) == 0
@@ -176,14 +176,6 @@ def test_a_measurement_has_a_page(make: Make, tmp_path: Path) -> None:
     assert main([str(run.path)]) == 0
     assert "<h2" in run.report.read_text()
     assert not run.plots.exists()
-
-
-def test_a_folder_with_a_profile_alone_is_a_pack(tmp_path: Path) -> None:
-    run = pack_folder(tmp_path / "old")
-    run.config.unlink()
-    run.run.unlink()
-    assert main([str(run.path)]) == 0
-    assert "it was measured by an earlier raygpu" in run.report.read_text()
 
 
 def test_a_summary_that_lacks_what_the_page_needs_is_one_line(

@@ -29,7 +29,7 @@ SWEEPS: dict[str, dict[str, str]] = {
     "fused, halving": {"trials": "400", "epochs": "60", "gpu.mode": "fused", "stopping.algorithm": "halving"},
     "process": {"trials": "60", "epochs": "40", "gpu.mode": "process", "stopping.algorithm": "none"},
     "process, halving": {"trials": "150", "epochs": "40", "gpu.mode": "process", "stopping.algorithm": "halving"},
-    "process, optuna": {"trials": "48", "epochs": "60", "gpu.mode": "process", "search.algorithm": "optuna"},
+    "process, optuna": {"trials": "48", "epochs": "60", "gpu.mode": "process", "search.algorithm": "tpe"},
 }
 """Flags of each sweep."""
 TRAINING = {"epochs": "80", "workers": "2"}

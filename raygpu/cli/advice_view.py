@@ -19,10 +19,9 @@ def table(advice: Advice) -> list[str]:
     return aligned(rows)
 
 
-def evidence(profile: Profile, advice: Advice, *, kept: bool | None) -> list[str]:
-    """Return a line for each source of the advice. kept: whether the profile is an earlier one; None if unknown."""
+def evidence(profile: Profile, advice: Advice, *, kept: bool) -> list[str]:
+    """Return a line for each source of the advice. kept: whether the profile is an earlier one."""
     source = f"kept profile of {profile.measured_at}, same device and versions" if kept else "measured now"
-    source = f"profile of {profile.measured_at}" if kept is None else source
     lines = [f"evidence, several trainings on one device: {source}{' (synthetic data)' if profile.synthetic else ''}"]
     several = "evidence, one training on several devices: "
     if advice.answer == "share":

@@ -26,8 +26,8 @@ Precision = Literal["float32", "tf32", "bf16", "fp16"]
 Way = Literal["process", "mps", "fused", "split", "threads"]
 """Way in which trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one
 TensorFlow process with a logical device for each, or threads of one process."""
-Algorithm = Literal["random", "qmc", "grid", "tpe", "gp", "cmaes", "nsgaii", "optuna"]
-LEARNING: tuple[Algorithm, ...] = ("tpe", "gp", "cmaes", "nsgaii", "optuna")
+Algorithm = Literal["random", "qmc", "grid", "tpe", "gp", "cmaes", "nsgaii"]
+LEARNING: tuple[Algorithm, ...] = ("tpe", "gp", "cmaes", "nsgaii")
 """Search algorithms of Optuna, which draw trials by the results of earlier ones."""
 ONE = "one_device"
 """Placement of all parts of a model on device 0, with which others are compared."""
@@ -129,16 +129,11 @@ class SearchSection(Section):
 
     algorithm: Algorithm = "random"
     """random: drawn from [space]. qmc: drawn evenly, a scrambled Sobol sequence. grid: every combination. tpe, gp,
-    cmaes, nsgaii: Optuna's samplers, which learn from earlier results. optuna: the earlier name of tpe."""
+    cmaes, nsgaii: Optuna's samplers, which learn from earlier results."""
     generation: Annotated[int, Field(ge=1)] | None = None
     """tpe, gp, cmaes, nsgaii: trials asked for at once, before their results are told. Wider is faster and learns less.
     Default: 8; of tpe an eighth of the trials before, once that is more, up to 64; of tpe and gp none in process mode
     without racing: each trial is drawn by all results so far, so that another run may draw other trials."""
-
-    @field_validator("algorithm")
-    @classmethod
-    def _by_its_name(cls, value: Algorithm) -> Algorithm:
-        return "tpe" if value == "optuna" else value
 
     @property
     def learns(self) -> bool:

@@ -72,7 +72,7 @@ class Point:
     """Median throughput over that of one training alone in the same rounds."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """Bounds of the gain with 95 % confidence; None for a single round, and in profiles of earlier versions."""
+    """Bounds of the gain with 95 % confidence; None for a single round."""
     compiled: bool = False
     rounds: tuple[float, ...] = ()
     """Samples/s of each round's window."""
@@ -108,7 +108,7 @@ class Point:
 
     @property
     def spread(self) -> Interval:
-        """The gain with its confidence interval; without width if it was measured once, or by an earlier version."""
+        """The gain with its confidence interval; without width if it was measured once."""
         assert self.gain is not None
         if self.gain_low is None or self.gain_high is None:
             return Interval.exactly(self.gain)

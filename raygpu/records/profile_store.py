@@ -91,6 +91,6 @@ def read(path: Path) -> Profile | None:
 
 
 def _point(values: dict[str, Any]) -> Point:
-    """Read a point from JSON; one of an earlier version has no spread."""
-    several = {name: tuple(values.get(name, ())) for name in ("rounds", "references")}
+    """Read a point from JSON."""
+    several = {name: tuple(values[name]) for name in ("rounds", "references")}
     return Point(**{**values, **several})

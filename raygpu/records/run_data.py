@@ -96,13 +96,12 @@ class RunData:
 
     @classmethod
     def _of_pack(cls, folder: RunDirectory) -> RunData:
-        """Read a pack's folder; one of an earlier version has no configuration."""
+        """Read a pack's folder."""
         profile = profile_store.read(folder.profile)
         if profile is None:
             raise BadInput(f"{folder.profile}: cannot be read as a profile; measure it again by {typed('pack')}")
-        config = read_toml(folder.config) if folder.config.is_file() else {}
         advice = read_json(folder.advice, f"give the advice again by {typed('pack')} --advise")
-        return cls(folder, "pack", config, {}, [], RunTimeline(), profile=profile, advice=advice)
+        return cls(folder, "pack", read_toml(folder.config), {}, [], RunTimeline(), profile=profile, advice=advice)
 
     def logarithmic(self) -> dict[str, bool]:
         """Return whether each hyper-parameter with a range was drawn by its logarithm."""

@@ -230,8 +230,7 @@ class RunDirectory:
         """
         remote = "://" in str(where)
         folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve()).with_storage()
-        of_earlier_pack = kind is None and folder.profile.is_file()  # which had no configuration in its folder
-        for needed in () if of_earlier_pack else (folder.config, folder.run):
+        for needed in (folder.config, folder.run):
             if not needed.is_file():
                 whose = KINDS[kind] if kind is not None else "run"
                 raise BadInput(f"{flag}: {where} is no {whose}'s folder: it has no {needed.name}")
@@ -357,7 +356,7 @@ class RunDirectory:
     @property
     def kind(self) -> str:
         """Command that began the run: a key of KINDS. Raises BadInput if the run's state is damaged."""
-        kind = self.read_run().get("kind", "pack" if self.profile.is_file() else "sweep")
+        kind = self.read_run().get("kind", "sweep")
         if kind not in KINDS:
             raise BadInput(f"{self.run}: kind: read {kind!r}; allowed: {', '.join(KINDS)}")
         return str(kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -30,7 +30,7 @@ class ScoreOnTest:
     """Number of winners that the test data has scored in this sweep, this one included: more than one after a resume
     that found another winner, or trained it on."""
     epochs: Mapping[str, int | None] = field(default_factory=dict)
-    """Epoch of each model, by trial id; empty where that is not noted."""
+    """Epoch of each model, by trial id."""
     num_trained: int | None = None
     """Number of models of the set that were trained to a score, whose checkpoints were not all kept; None if all of
     them were scored."""
@@ -59,15 +59,14 @@ class ScoreOnTest:
         trained = num_trained if num_trained != len(by_trial) else None
         return cls(num_samples, tuple(by_trial), means, errors, winners, dict(epochs or {}), trained)
 
-    def covers(self, trial_ids: Collection[str], epochs: Mapping[str, int | None] | None = None) -> bool:
-        """Return whether exactly the models of these trials, at these epochs, have been scored already; at any epochs
-        for a score that does not note them."""
-        return set(trial_ids) == set(self.trial_ids) and (not self.epochs or dict(epochs or {}) == dict(self.epochs))
+    def covers(self, epochs: Mapping[str, int | None]) -> bool:
+        """Return whether exactly the models of these trials, at these epochs, have been scored already."""
+        return dict(epochs) == dict(self.epochs)
 
     def is_of(self, trained: Mapping[str, int | None]) -> bool:
         """Return whether this is the score of a set of hyper-parameters. trained: epochs of its models by trial id."""
         scored = {name: epoch for name, epoch in trained.items() if name in self.trial_ids}
-        return len(trained) == (self.num_trained or len(self.trial_ids)) and self.covers(scored, scored)
+        return len(trained) == (self.num_trained or len(self.trial_ids)) and self.covers(scored)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the `test` of `summary.json`."""

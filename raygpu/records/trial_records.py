@@ -392,7 +392,7 @@ class Records:
         """Go on from the result of `state`; the time in between does not count."""
         with self._lock:
             self.by_id, self.gpus.samples = state["by_id"], state["gpu_samples"]
-            self.gpus.readings = state.get("gpu_readings", {})  # earlier versions kept none
+            self.gpus.readings = state["gpu_readings"]
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count
             self._curves, self._further = state["curves"], state["further"]

@@ -98,5 +98,5 @@ def _row(row: Mapping[str, str], space: Space | None) -> TrialRow:
         samples_per_s=float(row["samples_per_s"]) if row["samples_per_s"] else None,
         gpu=int(row["gpu"]) if row["gpu"] else None,
         hyperparameters=space_values(row, OWN, space),
-        validation_loss=float(row[LOSS]) if row.get(LOSS) else None,  # an earlier version's file has none
+        validation_loss=float(row[LOSS]) if row[LOSS] else None,
     )

@@ -124,11 +124,6 @@ def _identity(trial: Trial) -> str:
     return repr(replace(trial, hyperparameters={})) + repr(sorted(as_written(trial.hyperparameters).items()))
 
 
-def _bounds_of_steps(space: Space) -> dict[str, tuple[Any, ...]]:
-    """Return the arguments of each distribution with steps, by name."""
-    return {each.name: each.arguments for each in space.parameters if each.kind.startswith("q")}
-
-
 class OptunaSampler:
     """Optuna, asked for a generation of trials at a time and told their scores in trial order.
 
@@ -175,11 +170,6 @@ class OptunaSampler:
         self._without_score: dict[str, Any] = {}
         """Trials that Optuna was told to have failed, by id."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "num_trials" not in state:  # a sweep that an earlier commit began
-            state |= {"num_trials": state["generations"].num_sets, "_without_score": {}}
-        vars(self).update(state)
-
     @property
     def draws_singly(self) -> bool:
         """Whether each trial is drawn by all results so far."""
@@ -218,12 +208,7 @@ class OptunaSampler:
         self.generations = None
 
     def extend(self, larger: OptunaSampler) -> None:
-        """Ask for as many trials as another search, in its generations.
-
-        Raises BadInput if steps have other bounds there, as an earlier version of raygpu gave some.
-        """
-        if _bounds_of_steps(larger.space) != _bounds_of_steps(self.space):
-            raise BadInput("space: its values are others than at the sweep's start; begin a new sweep")
+        """Ask for as many trials as another search, in its generations."""
         self.generations, self.num_trials = larger.generations, larger.num_trials
 
     def _ask(self) -> None:

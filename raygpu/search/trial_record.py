@@ -22,8 +22,7 @@ class Change:
     donor: str
     """Trial whose parameters and optimizer state it took over."""
     values: Mapping[str, Any]
-    """Hyper-parameters that were taken over, some of them changed, with their values from the next epoch on. The others
-    stay: a change of an older version has those that change alone."""
+    """Hyper-parameters that were taken over, some of them changed, with their values from the next epoch on."""
 
 
 def changed(begun: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _decode(line: Mapping[str, Any]) -> Write:
         case "epochs":
             value = [EpochResult(**result) for result in value]
         case "end":
-            scores = TrialScores(**value.get("scores", {}))
+            scores = TrialScores(**value["scores"])
             value = TrialRecord(**{**value, "trial": Trial(**value["trial"]), "scores": scores})
         case "place" | "gpu" | "metrics":
             pass

@@ -25,18 +25,13 @@ def note_plan(folder: RunDirectory, config: SweepConfig, source: Source, lines: 
 def presentation(config: ProblemConfig, folder: RunDirectory, summary: Mapping[str, Any] | None) -> Presentation:
     """Return how MLflow's pages present a sweep or a training.
 
-    summary: of its end; None while it runs. A summary of another version, which lacks what is told, leaves the
-    description as it is.
+    summary: of its end; None while it runs.
     """
+    if isinstance(config, TrainConfig):
+        return Presentation(training_description(config, folder, summary))
+    assert isinstance(config, SweepConfig)
     noted = folder.read_run()
-    try:
-        if isinstance(config, TrainConfig):
-            described = training_description(config, folder, summary)
-        else:
-            assert isinstance(config, SweepConfig)
-            described = sweep_description(config, noted.get(PLAN, []), folder, summary)
-    except KeyError:
-        described = ""
-    if SCORE not in noted or not isinstance(config, SweepConfig):  # a training, or a sweep of an earlier version
+    described = sweep_description(config, noted.get(PLAN, []), folder, summary)
+    if SCORE not in noted:  # it was killed before it had a plan
         return Presentation(described)
     return Presentation(described, TrialsView(noted[SCORE], config.maximize, varied(config.space), config.per_set > 1))

@@ -36,7 +36,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
-from raygpu.workflow.resumed_sweep import SETS, begun_sets, begun_state, compared_data, write_changes
+from raygpu.workflow.resumed_runs import SETS, begun_sets, begun_sweep, compared_data, write_changes
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -143,13 +143,13 @@ class SweepUnderWay:
         with ready_folder(self.config, resume, self.cluster, self.console.warn) as folder:
             if resume is None:
                 folder.write_config(self.config, source_folder)
-                folder.write_run({"gpu": self.decision.settled(self.config.gpu), **begun_state(folder)})
+                folder.write_run({"gpu": self.decision.settled(self.config.gpu), **begun_sweep(folder)})
             else:
                 if (sets := begun_sets(folder)) is not None:
                     folder.write_run({SETS: sets})  # before the configuration has another number
                 write_changes(folder, self.config)
                 if sets is None:  # it has not begun yet
-                    folder.write_run(begun_state(folder))
+                    folder.write_run(begun_sweep(folder))
             for line in compared_data(folder, self.found.splits if self.config.folds is None else None):
                 self.console.warn(line)
         return folder
@@ -245,7 +245,7 @@ class SweepUnderWay:
         trained = trained_models(self.records, best)
         models = kept_models(self.folder, self.records, trained, self.checkpoints)
         score = partial(score_winner, context, self.decision.plan, tested)
-        test_score = scored_once(self.folder, tested, models, score, self.console.warn, self.config.folds, trained)
+        test_score = scored_once(self.folder, tested, models, score, self.console.warn, trained, self.config.folds)
         self.summary[TEST] = test_score.as_dict() if test_score is not None else self.summary.get(TEST)
         self.stages.end(TEST)
 

@@ -28,7 +28,7 @@ from raygpu.reporting import Kept
 from raygpu.search.scoring import Scoring
 from raygpu.storage import StorageError
 from raygpu.workflow import registration, warm_start
-from raygpu.workflow.resumed_training import begun_training
+from raygpu.workflow.resumed_runs import begun_training
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import presentation
 from raygpu.workflow.run_report import write_report_of
@@ -37,7 +37,7 @@ from raygpu.workflow.training_curves import TrainingCurves
 from raygpu.workflow.training_layout import Layout
 from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import PreparedTrain
-from raygpu.workflow.winner_score import noted_score, scored_once
+from raygpu.workflow.winner_score import scored_once
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -120,9 +120,9 @@ class TrainingRun:
                 if planned.warm_start is not None:
                     folder.write_run({warm_start.NOTE: True})
                 folder.write_config(self.config, planned.source_folder, kind="train")
-                folder.write_run(begun_training(folder))
                 if self.layout.global_batch is not None:
                     folder.write_run({"global_batch": self.layout.global_batch})
+            folder.write_run(begun_training(folder))
         return folder
 
     def run(self) -> TrainingOutcome:
@@ -170,9 +170,9 @@ class TrainingRun:
         if tested is None or ended.best is None:
             return
         trained = {trial.trial_id: best_of(ended.best).epoch}  # a resume may find a better one
-        noted = noted_score(self.folder, trial.trial_id)
+        noted = ScoreOnTest.read(self.folder.read_run().get(TEST))
         if ended.interrupted and not self.history.has_ended:
-            self.on_test = noted if noted is not None and noted.covers(trained, trained) else None
+            self.on_test = noted if noted is not None and noted.covers(trained) else None
             return
         work = ScoringWork(
             source=self.cluster.travelled(self.found.source),
@@ -182,7 +182,7 @@ class TrainingRun:
             gpus=placing.gpus,
         )
         models, score = {trial.trial_id: (trial, ended.best.uri)}, partial(scores_on_test, work, tested)
-        self.on_test = scored_once(self.folder, tested, models, score, self.console.warn, trained=trained)
+        self.on_test = scored_once(self.folder, tested, models, score, self.console.warn, trained)
 
     def _abandon(self, error: BaseException) -> None:
         from raygpu.engines.train.production import TrainingFailed

@@ -114,17 +114,13 @@ def _require_framework(source: Source) -> None:
         raise BadInput(f"experiment: {source.name} needs {extra}, which is not installed here: pip install {extra}")
 
 
-def problem(prepared: Prepared, source: Source, code: Any, *, is_new: bool = True) -> Problem:
-    """Load the data once, and check that the metric exists. Raises BadInput.
-
-    is_new: whether the sweep begins; one that goes on keeps a setting without effect that an earlier version took.
-    """
+def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
+    """Load the data once, and check that the metric exists. Raises BadInput."""
     config = prepared.config
     if config.command is not None:
         _require_script(config.command, Path(source.folder))
     if not isinstance(code, Experiment):
-        if is_new:
-            require_own_settings(config, source)
+        require_own_settings(config, source)
         _require_own_seeds(config)
         has_width = config.gpu.mode != "process" and config.gpu.width != "auto"  # beside process, a line tells already
         why = "only trials of a TorchExperiment or KerasExperiment share a process"

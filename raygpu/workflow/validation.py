@@ -32,7 +32,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage, is_job
 from raygpu.tracking.stores import absolute, check
 from raygpu.workflow.population_checks import population_faults
-from raygpu.workflow.resumed_sweep import begun_sets
+from raygpu.workflow.resumed_runs import begun_sets
 from raygpu.workflow.starting_points import with_earlier_best
 from raygpu.workflow.unused_settings import unused_settings
 

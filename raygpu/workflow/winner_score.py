@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import Splits, num_samples
@@ -42,46 +41,30 @@ def kept_models(
     return models
 
 
-def noted_score(folder: RunDirectory, trial_id: str) -> ScoreOnTest | None:
-    """Return the score on the test data that earlier starts of a training have noted.
-
-    Its epoch is None where it is not known: earlier versions noted none, and kept the score when a resume found a
-    better epoch.
-    """
-    noted = folder.read_run().get(TEST)
-    if noted is not None and not noted.get("epochs"):
-        noted = {**noted, "epochs": {trial_id: None}}
-        folder.write_run({TEST: noted})
-    return ScoreOnTest.read(noted)
-
-
 def scored_once(
     folder: RunDirectory,
     tested: Splits,
     models: Models,
     score: Score,
     say: Callable[[str], None],
+    trained: Mapping[str, int | None],
     folds: int | None = None,
-    trained: Mapping[str, int | None] | None = None,
 ) -> ScoreOnTest | None:
     """Return the score of the models on the test data: the noted one, if they have been scored before.
 
-    folds: see `ScoreOnTest.of`. say: called with a line if they cannot be scored; None is returned then, and a resume
-    tries again. trained: epochs of the set's models by trial id, of those too whose checkpoints were not kept; None if
-    the models are all there are, and do not change.
+    say: called with a line if they cannot be scored; None is returned then, and a resume tries again. trained: epochs
+    of the set's models by trial id, of those too whose checkpoints were not kept. folds: see `ScoreOnTest.of`.
     """
-    epochs = {name: trained[name] for name in models} if trained is not None else {}
+    epochs = {name: trained[name] for name in models}
     earlier = ScoreOnTest.read(folder.read_run().get(TEST))
-    if earlier is not None and models and earlier.covers(models, epochs):
+    if earlier is not None and models and earlier.covers(epochs):
         return earlier
     try:
         if not models:
             raise RaygpuError("no checkpoint of it was kept")
         winners = 1 if earlier is None else earlier.winners + 1
         num = num_samples(tested.validation_targets)
-        test_score = ScoreOnTest.of(num, score(models), winners, folds, epochs, len(trained) if trained else None)
-        if earlier is not None and None in earlier.epochs.values() and earlier.metrics == test_score.metrics:
-            test_score = replace(test_score, winners=earlier.winners)  # of the same model
+        test_score = ScoreOnTest.of(num, score(models), winners, folds, epochs, len(trained))
     except Exception as error:  # noqa: BLE001 - no other result of the run depends on it
         again = folder.resumed_by(folder.kind)
         say(f"the best model is not scored on the test data: {one_line(error)}; try again by: {again}")

@@ -30,7 +30,7 @@ TRAIN: dict[str, Any] = {"experiment": "experiments.digits:Mlp", "epochs": 10}
         ({"population": {"interval": 2, "burn_in": 10}}, "no comparison before the last epoch, epochs = 10"),
         ({"epochs": None}, "no comparison before the last epoch, epochs = None"),
         ({"stopping": {"algorithm": "halving"}}, "stopping: read 'halving' beside a population"),
-        ({"search": {"algorithm": "optuna"}}, "search.algorithm: read 'tpe', which waits for scores"),
+        ({"search": {"algorithm": "tpe"}}, "search.algorithm: read 'tpe', which waits for scores"),
         ({"experiment": None, "command": "python train.py"}, "a script keeps its parameters to itself"),
         ({"population": {"interval": 2, "change": ["batch_size"]}}, "'batch_size' cannot change while a trial trains"),
         ({"population": {"interval": 2, "quantile": 0.6}}, "population.quantile: read 0.6"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,21 +95,6 @@ def test_points_in_doubt_are_not_kept_and_replace_nothing(tmp_path: Path) -> Non
     kept = store.find(SUBJECT)
     assert kept is not None
     assert [(p.n, p.gain) for p in kept.of("fused")] == [(8, 2.1), (13, 3.0)]
-
-
-def test_a_profile_of_an_earlier_version_has_no_spread(tmp_path: Path) -> None:
-    store = ProfileStore(tmp_path)
-    path = store.keep(profile(points("process", {1: 1.0, 2: 1.7})))
-    values = json.loads(path.read_text())
-    for point in values["points"]:
-        for name in ("gain_low", "gain_high", "references", "doubt"):
-            del point[name]
-    path.write_text(json.dumps(values))
-    found = store.find(SUBJECT)
-    assert found is not None
-    best = found.best()
-    assert best is not None
-    assert (best.n, best.gain_low, best.references, best.spread.low) == (2, None, (), 1.7)
 
 
 def test_what_failed_earlier_may_not_fail_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ THREE = ScoreOnTest.of(
     360,
     {"t0006-1": {"accuracy": 0.9}, "t0006-2": {"accuracy": 0.8}, "t0006-3": {"accuracy": 0.7}},
     winners=3,
+    epochs={"t0006-1": 5, "t0006-2": 5, "t0006-3": 5},
 )
 
 
@@ -45,14 +46,10 @@ def test_it_comes_back_from_a_file_whatever_its_numbers_are() -> None:
 
 
 def test_models_are_known_by_their_trials() -> None:
-    assert THREE.covers(("t0006-3", "t0006-1", "t0006-2"))
-    assert not THREE.covers(("t0006-3", "t0006-1")), "a mean over others is not theirs"
-    assert not THREE.covers(("t0006-3", "t0006-1", "t0006-2", "t0006-4"))
-
-
-def test_a_score_that_does_not_note_epochs_is_that_of_its_trials() -> None:
-    assert ONE.covers(["t0006"], {"t0006": 12})
-    assert not ONE.covers(["t0007"], {"t0007": 12})
+    names = ("t0006-1", "t0006-2", "t0006-3")
+    assert THREE.covers(dict.fromkeys(names, 5))
+    assert not THREE.covers(dict.fromkeys(names[:2], 5)), "a mean over others is not theirs"
+    assert not THREE.covers(dict.fromkeys((*names, "t0006-4"), 5))
 
 
 def test_a_score_is_of_one_set_at_its_epochs() -> None:
@@ -71,5 +68,5 @@ def test_a_score_is_of_one_set_at_its_epochs() -> None:
 def test_models_are_known_by_their_epochs() -> None:
     score = ScoreOnTest.of(4, {"t0000": {"loss": 1.0}}, epochs={"t0000": 10})
     assert ScoreOnTest.read(json.loads(json.dumps(as_json(score.as_dict())))) == score
-    assert score.covers(["t0000"], {"t0000": 10})
-    assert not score.covers(["t0000"], {"t0000": 60})
+    assert score.covers({"t0000": 10})
+    assert not score.covers({"t0000": 60})

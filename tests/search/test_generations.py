@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ray import cloudpickle
 
 from raygpu.config import SweepConfig
 from raygpu.search.generations import Generations
@@ -78,23 +77,6 @@ def test_each_set_is_of_the_generation_that_it_is_drawn_in(generations: Generati
 
 def test_longer_searches_begin_alike() -> None:
     assert Generations.growing(300).starts[:12] == Generations.growing(100).starts
-
-
-def test_a_search_that_an_earlier_version_began_goes_on() -> None:
-    search = OptunaSampler(parse({"x": {"uniform": [0, 1]}}, "tpe"), Generations.equal(12, 5), 0, [True])
-    first = [search.next() for _ in range(5)]
-    state = vars(search).copy()
-    del state["num_trials"], state["_without_score"]
-    earlier = object.__new__(OptunaSampler)
-    earlier.__setstate__(state)
-    again = cloudpickle.loads(cloudpickle.dumps(earlier))
-    for trial in first:
-        assert trial is not None
-        again.tell(trial.trial_id, None if trial.trial_id == "t0000" else 1.0)
-    assert len(list(iter(again.next, None))) == 5
-    again.tell("t0000", 0.5)
-    assert [each.values for each in again._study.trials if each.values == [0.5]] == [[0.5]]
-    assert again.num_trials == 12
 
 
 @pytest.mark.parametrize(("before", "after", "size"), [((100, None), (200, None), 14), ((20, 8), (60, 8), 12)])

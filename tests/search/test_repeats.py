@@ -247,8 +247,8 @@ def test_other_sets_are_refused():
         ({"repeats": 3}, 3, None, None),
         ({"repeats": 8, "racing": True}, 5, 20, 20),
         ({"repeats": 3, "stopping": {"algorithm": "median"}}, 1, 4, 4),
-        ({"repeats": 3, "search": {"algorithm": "optuna", "generation": 2}}, 3, 6, 6),
-        ({"search": {"algorithm": "optuna", "generation": 2}}, 1, 2, 2),
+        ({"repeats": 3, "search": {"algorithm": "tpe", "generation": 2}}, 3, 6, 6),
+        ({"search": {"algorithm": "tpe", "generation": 2}}, 1, 2, 2),
         ({"search": {"algorithm": "tpe"}}, 1, 8, None),
     ],
 )

@@ -25,7 +25,7 @@ SPACE = parse(
         "extra": {"loguniform": [1e-3, 1.0], "when": {"kind": "far"}},
         "batch_size": 32,
     },
-    "optuna",
+    "tpe",
 )
 
 
@@ -163,14 +163,6 @@ def test_a_search_that_goes_on_in_arrays_waits_for_what_is_under_way() -> None:
     for trial in first:
         search.tell(trial.trial_id, objective(trial))
     assert len(list(iter(search.next, None))) == 13, "the rest of a generation and the next one"
-
-
-def test_a_search_whose_space_has_had_other_bounds_cannot_go_on() -> None:
-    """As before raygpu rounded the bounds of steps inwards."""
-    earlier, now = (parse({"x": {"quniform": bounds}}) for bounds in ([0.05, 0.9, 0.1], [0, 0.9, 0.1]))
-    search, larger = (OptunaSampler(each, Generations.equal(24, 8), 3, [False]) for each in (earlier, now))
-    with pytest.raises(BadInput, match="others than at the sweep's start"):
-        search.extend(larger)
 
 
 def test_a_search_goes_on_with_its_space_as_its_file_has_it() -> None:
@@ -338,12 +330,6 @@ def test_a_grid_begins_with_the_combinations_of_the_starts() -> None:
     assert isinstance(fewer, DrawnTrials)
     assert len(fewer.trials) == 4
     assert [trial.hyperparameters["a"] for trial in fewer.trials[:3]] == [3, 3, 1]
-
-
-def test_the_earlier_name_of_tpe_stays() -> None:
-    config = config_of(search={"algorithm": "optuna"})
-    assert config.search.algorithm == "tpe"
-    assert config.search.learns
 
 
 @pytest.mark.parametrize(("algorithm", "number"), [("tpe", 64), pytest.param("gp", 18, marks=SLOW), ("nsgaii", 24)])

@@ -265,7 +265,7 @@ def test_a_grid_runs_whole_or_as_a_seeded_sample() -> None:
         ({"n": {"quniform": [0.1, 0.4, 0.5]}}, "random", "there is no multiple of 0.5 from 0.1 to 0.4"),
         ({"lr": {"uniform": [0, 1]}}, "grid", "uniform has no end of values"),
         ({"lr": {"grid_search": [1]}}, "random", 'search.algorithm = "grid"'),
-        ({"lr": {"randn": [0, 1]}}, "optuna", "optuna has no randn"),
+        ({"lr": {"randn": [0, 1]}}, "tpe", "tpe has no randn"),
     ],
 )
 def test_faults_are_one_line_that_names_the_key(table: dict[str, Any], algorithm: str, message: str) -> None:

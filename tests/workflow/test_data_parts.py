@@ -171,11 +171,11 @@ def test_the_length_of_an_epoch_is_told_and_kept(found: Any, name: str) -> None:
 CODES = {"function": {"experiment": "mine.py:train"}, "command": {"command": "python mine.py {lr}"}}
 
 
-def of_own_code(folder: Path, kind: str, *, is_new: bool = True, **values: Any) -> Problem:
+def of_own_code(folder: Path, kind: str, **values: Any) -> Problem:
     (folder / "mine.py").write_text("def train(config): ...")
     values |= {**CODES[kind], "trials": 1, "metric": "loss", "space": {"lr": 1}, "runs_dir": str(folder)}
     prepared = prepare(SweepConfig.model_validate({**values, "tracking": {"enabled": False}}), "test")
-    return problem(prepared, *find(prepared.config, folder), is_new=is_new)
+    return problem(prepared, *find(prepared.config, folder))
 
 
 @pytest.mark.parametrize("kind", CODES)
@@ -192,7 +192,6 @@ def test_a_function_s_precision_is_its_own(tmp_path: Path, kind: str, precision:
         of_own_code(tmp_path, kind, gpu={"precision": precision})
     advice = f"a {kind} sets its own precision; give --gpu.precision float32"
     assert fault.value.faults == (f"gpu.precision: read {precision}; {advice}",)
-    assert of_own_code(tmp_path, kind, is_new=False, gpu={"precision": precision}).splits is None, "it goes on"
 
 
 @pytest.mark.parametrize("kind", CODES)

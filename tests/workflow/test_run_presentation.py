@@ -50,7 +50,3 @@ def test_a_sweep_of_an_earlier_version_has_no_table(tmp_path: Path) -> None:
     shown = presentation(config(), folder(tmp_path), None)
     assert shown.trials is None
     assert "**Plan**" not in shown.description
-
-
-def test_a_summary_of_another_version_leaves_the_description(tmp_path: Path) -> None:
-    assert presentation(config(), folder(tmp_path), {"best": {"trial_id": "t0000"}}).description == ""

@@ -152,11 +152,6 @@ class WithTestData:
         score = self.run.on_test
         return score and (dict(score.metrics), dict(score.epochs), score.winners)
 
-    def forget_epochs(self) -> None:
-        """Leave the note as versions wrote it that noted no epochs."""
-        noted = self.run.folder.read_run()["test"]
-        self.run.folder.write_run({"test": {**noted, "epochs": {}}})
-
 
 def test_the_model_of_another_best_epoch_is_scored_on_the_test_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,18 +163,6 @@ def test_the_model_of_another_best_epoch_is_scored_on_the_test_data(
         ({"test/loss": 4.0}, {"train": 4}, 1),
         ({"test/loss": 7.0}, {"train": 7}, 2),
     ]
-
-
-def test_a_score_of_an_unknown_epoch_is_not_that_of_the_best_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = WithTestData(tmp_path, monkeypatch)
-    training.end(4)
-    training.forget_epochs()
-    assert training.end(4) == ({"test/loss": 4.0}, {"train": 4}, 1)
-    training.forget_epochs()
-    assert training.end(7, interrupted=True) is None
-    assert training.end(7) == ({"test/loss": 7.0}, {"train": 7}, 2)
 
 
 def test_an_interrupted_resume_has_the_score_of_its_best_epoch_alone(

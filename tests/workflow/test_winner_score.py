@@ -44,9 +44,14 @@ def models(*names: str) -> dict[str, tuple[Trial, str]]:
     return {name: (Trial(name, number + 1, {}), "somewhere") for number, name in enumerate(names)}
 
 
+def at_end(*names: str) -> dict[str, int | None]:
+    """Epochs of models that were trained to their end."""
+    return dict.fromkeys(names, 10)
+
+
 def test_a_winner_is_scored_once_however_often_the_sweep_is_resumed(folder: RunDirectory) -> None:
     score, lines = Scorer(), list[str]()
-    found = [scored_once(folder, TESTED, models("t0006"), score, lines.append) for _ in range(3)]
+    found = [scored_once(folder, TESTED, models("t0006"), score, lines.append, at_end("t0006")) for _ in range(3)]
     assert score.calls == [["t0006"]]
     assert found[0] == found[1] == found[2]
     assert found[0] is not None
@@ -56,8 +61,8 @@ def test_a_winner_is_scored_once_however_often_the_sweep_is_resumed(folder: RunD
 
 def test_another_winner_after_a_resume_is_scored_and_says_that_the_data_was_used_before(folder: RunDirectory) -> None:
     score = Scorer()
-    scored_once(folder, TESTED, models("t0006"), score, print)
-    found = scored_once(folder, TESTED, models("t0008-1", "t0008-2"), score, print)
+    scored_once(folder, TESTED, models("t0006"), score, print, at_end("t0006"))
+    found = scored_once(folder, TESTED, models("t0008-1", "t0008-2"), score, print, at_end("t0008-1", "t0008-2"))
     assert found is not None
     assert found.metrics == {"test/accuracy": 1.5}
     assert found.line("accuracy").endswith("never used by the search; they have scored 1 earlier winner)")
@@ -66,33 +71,24 @@ def test_another_winner_after_a_resume_is_scored_and_says_that_the_data_was_used
 
 def test_a_winner_that_was_trained_on_is_scored_again(folder: RunDirectory) -> None:
     score = Scorer()
-    scored_once(folder, TESTED, models("t0006"), score, print, trained={"t0006": 10})
+    scored_once(folder, TESTED, models("t0006"), score, print, {"t0006": 10})
     for _ in range(2):
-        found = scored_once(folder, TESTED, models("t0006"), score, print, trained={"t0006": 60})
+        found = scored_once(folder, TESTED, models("t0006"), score, print, {"t0006": 60})
     assert score.calls == [["t0006"], ["t0006"]]
     assert found is not None
     assert (found.epochs, found.winners) == ({"t0006": 60}, 2)
 
 
-def test_a_winner_whose_epochs_were_not_noted_is_not_scored_again(folder: RunDirectory) -> None:
-    score = Scorer()
-    scored_once(folder, TESTED, models("t0006"), score, print)
-    found = scored_once(folder, TESTED, models("t0006"), score, print, trained={"t0006": 10})
-    assert score.calls == [["t0006"]]
-    assert found is not None
-    assert found.winners == 1
-
-
 def test_the_score_of_a_part_of_a_sets_models_says_so(folder: RunDirectory) -> None:
     trained = {"t0008-1": 1, "t0008-2": 1, "t0008-3": 1}
-    found = scored_once(folder, TESTED, models("t0008-3"), Scorer(), print, trained=trained)
+    found = scored_once(folder, TESTED, models("t0008-3"), Scorer(), print, trained)
     assert found is not None
     assert found.line("accuracy") == (
         "test accuracy 1 (1 of the set's 3 models: no checkpoints of the others were kept; of 3 samples never used by"
         " the search)"
     )
     assert found.fact("accuracy") == ("test accuracy", "1 (1 of the set's 3 models)")
-    whole = scored_once(folder, TESTED, models(*trained), Scorer(), print, trained=trained)
+    whole = scored_once(folder, TESTED, models(*trained), Scorer(), print, trained)
     assert whole is not None
     assert "the mean of 3 models" in whole.line("accuracy")
 
@@ -100,16 +96,16 @@ def test_the_score_of_a_part_of_a_sets_models_says_so(folder: RunDirectory) -> N
 @pytest.mark.parametrize("error", [ValueError("no loss"), KeyboardInterrupt()])
 def test_what_goes_wrong_costs_a_line_and_a_resume_tries_again(folder: RunDirectory, error: BaseException) -> None:
     score, lines = Scorer(error), list[str]()
-    assert scored_once(folder, TESTED, models("t0006"), score, lines.append) is None
+    assert scored_once(folder, TESTED, models("t0006"), score, lines.append, at_end("t0006")) is None
     (line,) = lines
     assert "not scored on the test data" in line
     assert f"sweep --resume {folder}" in line
-    assert scored_once(folder, TESTED, models("t0006"), score, lines.append) is not None
+    assert scored_once(folder, TESTED, models("t0006"), score, lines.append, at_end("t0006")) is not None
 
 
 def test_without_a_checkpoint_nothing_is_scored(folder: RunDirectory) -> None:
     score, lines = Scorer(), list[str]()
-    assert scored_once(folder, TESTED, {}, score, lines.append) is None
+    assert scored_once(folder, TESTED, {}, score, lines.append, {}) is None
     assert not score.calls
     assert "no checkpoint of it was kept" in lines[0]
 

@@ -12,15 +12,13 @@ from raygpu.planning.batch_balancing import ThroughputCurve
 from raygpu.planning.confidence import Interval
 from raygpu.records.run_data import RunData
 
-NO_LINES = "The verdict's words and the single turns are missing: it was measured by an earlier raygpu."
-
 
 def balance_page(run: RunData) -> Page:
     """Return the report of a balance."""
     summary = run.summary
     together = together_figure([run])
     sections = [
-        Section("verdict", "Verdict", summary.get("lines") or [NO_LINES], [_split(run)]),
+        Section("verdict", "Verdict", summary["lines"], [_split(run)]),
         Section("devices", "Each device alone", [], [_ranks(summary)], [_speed_figure(summary)]),
         Section("together", "All devices together", figures=[together]),
         configuration(run.config),
@@ -130,8 +128,8 @@ def speeds(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _turns(summary: Mapping[str, Any]) -> dict[str, list[float]]:
-    turns = summary.get("turns") or {}
-    return {"equal": turns.get("balanced") or []} if _only_equal(summary) else turns
+    turns: dict[str, list[float]] = summary["turns"]
+    return {"equal": turns["balanced"]} if _only_equal(summary) else turns
 
 
 def together_figure(runs: Sequence[RunData]) -> Figure:

@@ -90,8 +90,6 @@ def _differences(runs: Sequence[RunData]) -> Section:
     differing = [key for key in keys if len({each.get(key) for each in flat}) > 1 and key not in UNLIKE]
     rows = [(key, *(each.get(key) for each in flat)) for key in differing]
     title = "What differs in the configurations"
-    if not all(flat):
-        return Section("configuration", title, ["A run has no configuration: it was made by an earlier raygpu."])
     if not rows:
         return Section("configuration", title, ["Nothing but the names."])
     return Section("configuration", title, tables=[Table(("key", *(run.name for run in runs)), rows, "by key")])

@@ -111,14 +111,9 @@ class Page:
     sections: Sequence[Section]
 
 
-def configuration(config: Mapping[str, Any], missing: str = "") -> Section:
-    """Return the section of a run's configuration. missing: why there is none, where there may be none."""
-    title = "Configuration"
-    return (
-        Section("configuration", title, code=tomli_w.dumps(dict(config)))
-        if config
-        else Section("configuration", title, [missing])
-    )
+def configuration(config: Mapping[str, Any]) -> Section:
+    """Return the section of a run's configuration."""
+    return Section("configuration", "Configuration", code=tomli_w.dumps(dict(config)))
 
 
 def given(*figures: Figure | None) -> list[Figure]:

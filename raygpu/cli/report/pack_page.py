@@ -15,23 +15,20 @@ from raygpu.planning.plausibility import is_alone
 from raygpu.planning.profiles import Point, Profile
 from raygpu.records.run_data import RunData
 
-NO_CONFIG = "Its folder has no configuration: it was measured by an earlier raygpu."
-
 
 def pack_page(run: RunData) -> Page:
     """Return the report of a pack."""
     profile = run.profile
     assert profile is not None
     epochs = int(run.config.get("epochs") or 1)
-    advice = None if run.advice is None else read_advice(run.advice, profile)
     curve, memory = throughput_figure([(run.name, profile)]), memory_figure([(run.name, profile)])
     sections = [
         _verdict(profile),
-        _advice(profile, advice, run.advice or {}),
+        _advice(profile, run.advice),
         Section("throughput", "Throughput", figures=given(curve)),
         Section("memory", "Memory", figures=given(memory)),
         Section("points", "All measurements", tables=[_points(profile, epochs)]),
-        configuration(run.config, NO_CONFIG),
+        configuration(run.config),
     ]
     device = profile.subject.device if profile.subject.device_gib is not None else "one simulated GPU, the CPU"
     kind = ", on synthetic data" if profile.synthetic else ""
@@ -94,23 +91,21 @@ def _gain(point: Point) -> str | None:
     return f"{point.gain:.2f}x{spread}"
 
 
-def read_advice(noted: Mapping[str, Any], profile: Profile) -> Advice | None:
-    """Return the advice in `advice.json`; None if it is of another form. profile: that it rests on."""
-    try:
-        scaling = noted["scaling"]
-        speedups = tuple(Speedup(s["devices"], Interval(**s["times"])) for s in scaling["speedups"])
-        scalability = Scaling(speedups, scaling["evidence"], tuple(scaling["notes"]))
-        numbers = {name: noted[name] for name in ("devices", "surely", "at_most", "predicted")}
-        return Advice(noted["answer"], profile.best() if noted["point"] is not None else None, scalability, **numbers)
-    except (KeyError, TypeError):
-        return None
+def read_advice(noted: Mapping[str, Any], profile: Profile) -> Advice:
+    """Return the advice in `advice.json`. profile: that it rests on."""
+    scaling = noted["scaling"]
+    speedups = tuple(Speedup(s["devices"], Interval(**s["times"])) for s in scaling["speedups"])
+    scalability = Scaling(speedups, scaling["evidence"], tuple(scaling["notes"]))
+    numbers = {name: noted[name] for name in ("devices", "surely", "at_most", "predicted")}
+    return Advice(noted["answer"], profile.best() if noted["point"] is not None else None, scalability, **numbers)
 
 
-def _advice(profile: Profile, advice: Advice | None, noted: Mapping[str, Any]) -> Section:
-    """Return the section of an advice with its evidence; empty without one."""
-    if advice is None:
+def _advice(profile: Profile, noted: Mapping[str, Any] | None) -> Section:
+    """Return the section of an advice with its evidence; empty without one. noted: the content of `advice.json`."""
+    if noted is None:
         return Section("advice", "Advice")
-    notes = [advice_view.verdict(profile, advice), *advice_view.evidence(profile, advice, kept=noted.get("kept"))]
+    advice = read_advice(noted, profile)
+    notes = [advice_view.verdict(profile, advice), *advice_view.evidence(profile, advice, kept=noted["kept"])]
     speedups = advice.scaling.speedups
     if len(speedups) < 2:
         return Section("advice", "Advice", notes)

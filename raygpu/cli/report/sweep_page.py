@@ -37,7 +37,7 @@ IN_ARRAYS = {
     "population": "comparisons and takeovers of the population",
 }
 """Words for what fused arrays do."""
-NO_TIMELINE = "This run has no timeline.jsonl: it was made by an earlier raygpu, or its folder could not be written."
+NO_TIMELINE = "This run has no timeline.jsonl: its folder could not be written."
 
 
 def sweep_page(run: RunData) -> Page:

@@ -51,8 +51,7 @@ BEFORE_AND_AFTER = "#8C979F"
 def parts(run: RunData) -> dict[str, float]:
     """Return the seconds of the last start by stage, with the workers' stage divided by what the slots did.
 
-    A slot's seconds are a mean over all slots, so that the parts add up to the stage. Runs of earlier versions have
-    the stages alone.
+    A slot's seconds are a mean over all slots, so that the parts add up to the stage.
     """
     seconds_by_part: dict[str, float] = {}
     for stage, seconds in (run.summary.get("stages_s") or {}).items():

@@ -166,9 +166,9 @@ class _CheckpointManager:
         ended = progress.get("ended", False) or progress["epoch"] >= self.task.epochs
         epoch = progress["epoch"] if ended else self.training.epoch
         if epoch >= progress["epoch"]:
-            self.score, self.metrics = progress["score"], progress.get("metrics", {})
+            self.score, self.metrics = progress["score"], progress["metrics"]
         if progress["best"] is not None:
-            noted = Best(progress["best"], progress.get("best_epoch") or _kept_epoch(progress, best))
+            noted = Best(progress["best"], progress["best_epoch"])
             if noted.epoch > epoch:
                 best.forget()
                 self.training.notes.append(forgotten_line(noted, epoch))
@@ -187,7 +187,7 @@ class _CheckpointManager:
         noted, maximize, here = self.best, self.task.scoring.maximize, best.checkpoints.path
         disks = [here] if here is not None else []
         self.best = disk.patiently(disks, lambda: best.recovered(noted, uncopied, maximize=maximize))
-        sign = 1 if maximize else -1  # epochs are not compared: earlier releases noted none for the best score
+        sign = 1 if maximize else -1
         if self.best is None or sign * self.best.score < sign * noted.score:
             self.training.notes.append(lost_line(noted, self.best))
 
@@ -231,11 +231,3 @@ class _CheckpointManager:
             return False
         self.best = Best(score, epoch)
         return True
-
-
-def _kept_epoch(progress: Mapping[str, Any], best: BestCheckpoint) -> int:
-    """Return the epoch of the best score that a checkpoint of an earlier release notes without it: that of the copy
-    with this score, or the checkpoint's own."""
-    kept = best.kept_best()
-    epoch: int = kept.epoch if kept is not None and kept.score == progress["best"] else progress["epoch"]
-    return epoch

@@ -81,12 +81,6 @@ def _require_whole(folder: RunDirectory, file: str, read: Callable[[bytes], Any]
     try:
         read(content)
     except Exception as error:
-        if isinstance(error, ImportError | AttributeError) and "raygpu" in str(error):
-            # The state names classes that this version does not have.
-            raise BadInput(
-                f"resume: read {folder.path}, which another version of raygpu began ({one_line(error)}); go on with"
-                " that version, or begin a new sweep"
-            ) from error
         raise BadInput(f"resume: {folder.tune}/{file} is damaged ({one_line(error)}); {_advice(files)}") from error
 
 

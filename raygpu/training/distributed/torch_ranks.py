@@ -352,8 +352,8 @@ class TorchParallel(ParallelTraining):
             self._begin_losses()
             solo.model.train()
             if not self.ranks.rank:
-                self._earlier_turns = state.get("turn_losses", {})
-                self._earlier = state["loss_sum"], state.get("loss_weight", self._bounds[self.step - 1][1])
+                self._earlier_turns = state["turn_losses"]
+                self._earlier = state["loss_sum"], state["loss_weight"]
             self._set_random(state["random"])
 
     def _saved(self, parts: tuple[float, float]) -> tuple[float, float]:

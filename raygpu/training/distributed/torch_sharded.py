@@ -156,7 +156,7 @@ class TorchSharded(TorchParallel):
         self._load_model(state["model"])
         self.solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
         self.solo.optimizer.load_state_dict(state["optimizer"])
-        self.solo.loss_scale.load_state_dict(state.get("loss_scale", {}))
+        self.solo.loss_scale.load_state_dict(state["loss_scale"])
 
     def _load_model(self, state: dict[str, Any]) -> None:
         self._shards.load_model_state(state)

@@ -31,8 +31,8 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
         i -= count
     parameters, fixed, buffers, *optimizer_state = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
     model = {**parameters, **fixed, **buffers}
-    average = optimizer_state.pop(0) if saved.get("has_average") else {}  # a checkpoint of an older version has none
-    scales = optimizer_state.pop(0) if saved.get("has_loss_scale") else {}
+    average = optimizer_state.pop(0) if saved["has_average"] else {}
+    scales = optimizer_state.pop(0) if saved["has_loss_scale"] else {}
     unaveraged = {name: model[saved["owners"][name]] for name in saved["names"]}
     if average and saved["averaged"][place]:
         averaged = model | average

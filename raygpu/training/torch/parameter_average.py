@@ -136,17 +136,14 @@ class ParameterAverage:
     def load_average(self, state: Mapping[str, Any]) -> None:
         """Take the averages of a checkpoint, whose own values the model has by now, and keeps.
 
-        A parameter that was unfrozen before the checkpoint has an average there, and goes on with it. A checkpoint
-        without names, as of an older version, has one of each parameter whose two values differ.
+        A parameter that was unfrozen before the checkpoint has an average there, and goes on with it.
         """
-        own_values = [value.detach().clone() for value in self._model.parameters()]
         self._model.load_state_dict(state["model"])
-        names, trained = state.get(AVERAGED), set(map(id, self._trained))
+        names, trained = state.get(AVERAGED, ()), set(map(id, self._trained))  # none of a training without an average
         self._trained += [
             parameter
-            for (name, parameter), own_value in zip(self._model.named_parameters(), own_values, strict=True)
-            if id(parameter) not in trained
-            and (name in names if names is not None else not torch.equal(parameter, own_value))
+            for name, parameter in self._model.named_parameters()
+            if id(parameter) not in trained and name in names
         ]
         self.averages = [_begun(value) for value in self.values]
         for name, average in self._in_half():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -52,18 +51,6 @@ def test_an_advice_is_part_of_the_page(tmp_path: Path) -> None:
     assert list(figure.plot.data[0].y) == [1.0, 1.9, 2.4]
 
 
-def test_a_pack_of_an_earlier_raygpu_says_what_is_missing(tmp_path: Path) -> None:
-    run = pack_folder(tmp_path / "old", advised=True)
-    run.config.unlink()
-    run.run.unlink()
-    noted = json.loads(run.advice.read_text())
-    del noted["kept"]
-    run.advice.write_text(json.dumps(noted))
-    page = pack_page.pack_page(data(run))
-    assert section(page, "configuration").notes == [pack_page.NO_CONFIG]
-    assert "profile of 2026-01-02T03:04:05+00:00" in section(page, "advice").notes[1]
-
-
 def test_placements_have_bars_with_their_turns(tmp_path: Path) -> None:
     page = place_page.place_page(data(place_folder(tmp_path / "place")))
     (figure,) = section(page, "epochs").figures
@@ -96,15 +83,6 @@ def test_equal_shares_alone_are_called_equal(tmp_path: Path) -> None:
     page = balance_page.balance_page(data(balance_folder(tmp_path / "balance", unequal=False)))
     bars, _ = section(page, "together").figures[0].plot.data
     assert list(bars.y) == [1500.0, None, 1415.0]
-
-
-def test_a_balance_of_an_earlier_raygpu_says_what_is_missing(tmp_path: Path) -> None:
-    run = balance_folder(tmp_path / "old")
-    summary = run.read_summary() or {}
-    run.write_summary({name: value for name, value in summary.items() if name not in ("lines", "turns")})
-    page = balance_page.balance_page(data(run))
-    assert section(page, "verdict").notes == [balance_page.NO_LINES]
-    assert list(section(page, "together").figures[0].plot.data[0].y) == [1500.0, 1415.0, 1010.0]
 
 
 def test_runs_of_one_kind_stand_side_by_side(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_load_of_the_data_and_the_wait_for_samples_are_two_parts(run: RunDat
     assert (seconds["experiment, data"], seconds["waiting for samples"]) == (60.0, 1.0)
 
 
-def test_a_run_of_an_earlier_raygpu_has_its_stages_alone(tmp_path: Path) -> None:
+def test_a_run_without_seconds_of_workers_has_its_stages_alone(tmp_path: Path) -> None:
     figure = wall_time([sweep(tmp_path / "run")])
     assert figure is not None
     assert figure.says == "run: 62 % of 20 s for: trials."

@@ -29,9 +29,9 @@ def config(**values: Any) -> SweepConfig:
 
 def test_every_trial_at_once_unless_it_is_optuna() -> None:
     assert size(config()).at_once == 60
-    assert size(config(search={"algorithm": "optuna", "generation": 8})).at_once == 8
+    assert size(config(search={"algorithm": "tpe", "generation": 8})).at_once == 8
     assert [size(config(search={"algorithm": "tpe"})).of(way) for way in ("process", "fused", "split")] == [60, 8, 8]
-    half = size(config(search={"algorithm": "optuna", "generation": 8}), 0.5)
+    half = size(config(search={"algorithm": "tpe", "generation": 8}), 0.5)
     assert (half.trials, half.at_once, half.members) == (30, 4, 4)
 
 

@@ -101,21 +101,6 @@ def test_a_best_score_without_a_checkpoint_is_forgotten_and_told(
     assert kept(tmp_path) == ("epoch 1" if is_kept else None)
 
 
-@pytest.mark.parametrize(("kept_score", "is_lost"), [(1.0, False), (3.0, True)])
-def test_a_best_checkpoint_without_a_noted_epoch_is_lost_by_its_score_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_score: float, is_lost: bool
-) -> None:
-    """Checkpoints of earlier releases do not tell the epoch of the best score."""
-    checkpoint(tmp_path / "best", 3, kept_score, (kept_score, 3))
-    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3))
-    progress = json.loads((last / "progress.json").read_text())
-    del progress["best_epoch"]
-    (last / "progress.json").write_text(json.dumps(progress))
-    resumed = Resumed(tmp_path, last, monkeypatch)
-    assert resumed.best == Best(kept_score, 3)
-    assert bool(resumed.notes) == is_lost
-
-
 @pytest.mark.parametrize("state_epoch", [0, 2])
 def test_the_best_score_of_a_lost_attempt_of_a_function_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_epoch: int
@@ -139,18 +124,6 @@ def test_the_best_score_up_to_a_function_s_own_checkpoint_stays(
     checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
     assert Resumed(tmp_path, last, monkeypatch, 3).restored == Restored(3, {}, Best(1.0, 3))
     assert kept(tmp_path) == "epoch 3"
-
-
-def test_a_best_score_without_a_noted_epoch_is_of_the_epoch_of_its_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3))
-    progress = json.loads((last / "progress.json").read_text())
-    del progress["best_epoch"]
-    (last / "progress.json").write_text(json.dumps(progress))
-    checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
-    resumed = Resumed(tmp_path, last, monkeypatch, 4)
-    assert (resumed.best, resumed.notes, kept(tmp_path)) == (Best(1.0, 3), [], "epoch 3")
 
 
 def test_a_function_that_has_ended_keeps_its_history_without_a_state(

@@ -218,7 +218,7 @@ def test_halving_is_that_of_process_mode_and_arrays_share_their_rungs(config: An
 
 @pytest.mark.slow
 def test_optuna_is_told_of_every_member(config: Any) -> None:
-    search = {"algorithm": "optuna", "generation": 4}
+    search = {"algorithm": "tpe", "generation": 4}
     result, shown = run(config("fused", trials=10, search=search))
     assert "no array is wider than that" in shown
     assert [status for status, _, _ in outcome(result).values()] == ["finished"] * 10, "a generation waits for scores"

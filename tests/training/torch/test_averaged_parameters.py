@@ -12,8 +12,7 @@ from torch import nn
 
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.torch.models import CHECKPOINT
-from raygpu.training.torch.parameter_average import AVERAGED, UNAVERAGED
+from raygpu.training.torch.parameter_average import UNAVERAGED
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
 from tests.torch_device import DEVICE
@@ -103,11 +102,8 @@ class TrainedOnce(Net):
         return Twice(trains=False)
 
 
-@pytest.mark.parametrize("has_names", [True, False], ids=["names", "an older version"])
 @pytest.mark.parametrize("kind", [TrainedTwice, TrainedOnce])
-def test_parameters_that_share_memory_keep_their_values_over_evaluations(
-    kind: type[Net], has_names: bool, tmp_path: Path
-) -> None:
+def test_parameters_that_share_memory_keep_their_values_over_evaluations(kind: type[Net], tmp_path: Path) -> None:
     often, once, second = single(kind), single(kind), single(kind)
     once.evaluate = dict  # type: ignore[assignment, method-assign]
     for _ in range(2):
@@ -115,10 +111,6 @@ def test_parameters_that_share_memory_keep_their_values_over_evaluations(
         once.run_epoch()
     assert difference(often.state()["model"], once.state()["model"]) == 0
     often.save(tmp_path)
-    if not has_names:
-        state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-        del state[AVERAGED]
-        torch.save(state, tmp_path / CHECKPOINT)
     second.load(tmp_path)
     for training in (often, second):
         training.run_epoch()

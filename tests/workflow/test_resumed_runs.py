@@ -1,25 +1,29 @@
-"""A sweep that goes on has the state's version and the fixed fields of its start, or is refused before Ray starts."""
+"""A sweep or a training that goes on has the state's version and the fixed fields of its start, or is refused before
+Ray starts."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from raygpu.config import SweepConfig
+from raygpu import train
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Splits
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.slurm_job import SlurmJob
 from raygpu.sweep import resumed_config
-from raygpu.workflow.resumed_sweep import (
+from raygpu.workflow.resumed_runs import (
     OTHER_DATA,
     STATE,
     VERSION,
     begun_sets,
-    begun_state,
+    begun_sweep,
+    begun_training,
     compared_data,
     in_the_time_left,
     write_changes,
@@ -39,7 +43,7 @@ CONFIG = {
 def begun(tmp_path: Path) -> RunDirectory:
     folder = RunDirectory.create(tmp_path, "sweep")
     folder.write_config(SweepConfig.model_validate(CONFIG), tmp_path)
-    folder.write_run(begun_state(folder))
+    folder.write_run(begun_sweep(folder))
     return folder
 
 
@@ -92,7 +96,7 @@ def test_another_command_and_other_metrics_of_its_output_are_refused(
     script = {"command": "python train.py --lr 0.1", "script": {"metrics": {"loss": "loss: ([0-9.]+)"}}}
     folder = RunDirectory.create(tmp_path, "sweep")
     folder.write_config(SweepConfig.model_validate({**CONFIG, "experiment": None, **script}), tmp_path)
-    folder.write_run(begun_state(folder))
+    folder.write_run(begun_sweep(folder))
     resumed_config(folder, {})
     text = folder.config.read_text()
     assert before in text
@@ -107,8 +111,6 @@ def test_the_number_of_sets_at_the_start_is_noted(begun: RunDirectory, tmp_path:
     another = RunDirectory.create(tmp_path / "other", "sweep")
     another.write_config(SweepConfig.model_validate(CONFIG), tmp_path)
     assert begun_sets(another) is None, "it has not begun yet"
-    another.write_run({VERSION: STATE})
-    assert begun_sets(another) == 4, "an earlier commit began it"
 
 
 def test_other_validation_data_than_at_the_start_are_told(begun: RunDirectory) -> None:
@@ -123,7 +125,7 @@ def test_other_validation_data_than_at_the_start_are_told(begun: RunDirectory) -
 
 
 def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) -> None:
-    begun.write_run({VERSION: 1})
+    begun.write_run({VERSION: STATE - 1})
     resumed_config(begun, {})  # it has no state yet
     (begun.path / "tune").mkdir()
     (begun.path / "tune" / "experiment_state-2026-01-01_00-00-00.json").touch()
@@ -134,7 +136,7 @@ def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) 
 def test_the_experiment_s_folder_may_have_been_moved(begun: RunDirectory) -> None:
     config = {**CONFIG, "experiment": "/before/cases.py:ramp"}
     begun.write_config(SweepConfig.model_validate(config), begun.path)
-    begun.write_run(begun_state(begun))
+    begun.write_run(begun_sweep(begun))
     text = begun.config.read_text()
     begun.config.write_text(text.replace("/before/", "/now/"))
     assert resumed_config(begun, {}).experiment == "/now/cases.py:ramp"
@@ -157,3 +159,101 @@ def test_the_starts_of_a_slurm_job_share_one_time_budget(
     assert start.time_budget_s == left_s
     write_changes(begun, start)
     assert begun.read_config().time_budget_s == 6000.0
+
+
+TRAINING = {
+    "name": "mine",
+    "experiment": "tests.train_cases:Small",
+    "epochs": 4,
+    "metric": "loss",
+    "accumulate": 2,
+    "hyperparameters": {"lr": 0.1, "batch_size": 16},
+}
+
+
+@pytest.fixture
+def begun_train(tmp_path: Path) -> RunDirectory:
+    folder = RunDirectory.create(tmp_path, "mine")
+    folder.write_config(TrainConfig.model_validate(TRAINING), tmp_path, kind="train")
+    folder.write_run(begun_training(folder))
+    return folder
+
+
+@pytest.fixture
+def resumed(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+    """The configurations that trainings went on with; nothing is trained."""
+    taken: list[TrainConfig] = []
+
+    def run(config: TrainConfig, **options: Any) -> train.TrainingResult:
+        """Note the configuration."""
+        taken.append(config)
+        return train.TrainingResult({}, None, False)
+
+    monkeypatch.setattr(train, "run", run)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('metric = "loss"', 'metric = "accuracy"', 'metric: read "accuracy"; the training began with "loss"'),
+        ('metric = "loss"', 'metric = "loss"\ndirection = "max"', 'direction: read "max"; the training began with'),
+        ("seed = 0", "seed = 5", "seed: read 5; the training began with 0"),
+        ("fraction = 1.0", "fraction = 0.5", "data.fraction: read 0.5; the training began with 1.0"),
+        ("accumulate = 2", "accumulate = 1", "accumulate: read 1; the training began with 2"),
+        ("accumulate = 2", "accumulate = 2\nglobal_batch = 9", "global_batch: read 9; the training began with nothing"),
+        ("batch_size = 16", "batch_size = 8", "hyperparameters.batch_size: read 8; the training began with 16"),
+        ("batch_size = 16", "", "hyperparameters.batch_size: read nothing; the training began with 16"),
+        ("cases:Small", "cases:Named", 'experiment: read "tests.train_cases:Named"; the training began with'),
+    ],
+)
+def test_a_field_of_a_training_that_cannot_change_is_refused_in_a_line(
+    before: str,
+    after: str,
+    said: str,
+    begun_train: RunDirectory,
+    resumed: list[TrainConfig],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = begun_train.config.read_text()
+    assert before in text
+    begun_train.config.write_text(text.replace(before, after))
+    assert train.main(["--resume", str(begun_train.path)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "set it back, or begin a new training" in err
+    assert len(err.splitlines()) == 1
+    assert not resumed
+
+
+def test_a_training_goes_on_as_it_began_and_with_what_may_change(
+    begun_train: RunDirectory, resumed: list[TrainConfig]
+) -> None:
+    assert train.main(["--resume", str(begun_train.path)]) == 0
+    text = begun_train.config.read_text()
+    for before, after in (("epochs = 4", "epochs = 8"), ("lr = 0.1", "lr = 0.01\nmicro_batch_size = 4")):
+        assert before in text
+        begun_train.config.write_text(text.replace(before, after))
+        assert train.main(["--resume", str(begun_train.path)]) == 0
+    assert [config.epochs for config in resumed] == [4, 8, 4]
+
+
+def test_a_training_of_another_version_is_refused_in_a_line(
+    begun_train: RunDirectory, resumed: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun_train.write_run({VERSION: None})
+    assert train.main(["--resume", str(begun_train.path)]) == 0, "it has no checkpoint yet"
+    (begun_train.checkpoints / "training" / "checkpoint_1").mkdir(parents=True)
+    assert train.main(["--resume", str(begun_train.path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "another version of raygpu began it, whose state this one cannot read" in line
+    assert "begin a new training" in line
+    assert len(resumed) == 1
+
+
+def test_smaller_parts_of_the_noted_batch_go_on(begun_train: RunDirectory, resumed: list[TrainConfig]) -> None:
+    """A resume takes the noted batch, on fewer devices too, where each has a larger share."""
+    begun_train.write_run({"global_batch": 32})
+    begun_train.config.write_text(begun_train.config.read_text().replace("accumulate = 2", "accumulate = 8"))
+    assert train.main(["--resume", str(begun_train.path)]) == 0
+    assert [config.accumulate for config in resumed] == [8]
