@@ -44,8 +44,8 @@ def instances(gpu: Gpu) -> list[Gpu]:
         mig_devices.append(
             replace(
                 gpu,
-                uuid=nvml.text(uuid),
-                name=nvml.text(name) if name is not None else f"{gpu.name} MIG",
+                uuid=uuid,
+                name=name or f"{gpu.name} MIG",
                 memory_gib=_memory_gib(part, gpu),
                 mig=None,
                 instance=instance,

@@ -125,8 +125,8 @@ def gpus() -> list[Gpu]:
         detected_gpus.append(
             Gpu(
                 index=index,
-                uuid=text(pynvml.nvmlDeviceGetUUID(device)),
-                name=text(pynvml.nvmlDeviceGetName(device)),
+                uuid=pynvml.nvmlDeviceGetUUID(device),
+                name=pynvml.nvmlDeviceGetName(device),
                 memory_gib=room.total_gib if room is not None else unified_gib(),
                 capability=ask(pynvml.nvmlDeviceGetCudaComputeCapability, device),
                 compute_mode=COMPUTE_MODES.get(ask(pynvml.nvmlDeviceGetComputeMode, device)),
@@ -143,8 +143,7 @@ def unified_gib() -> float:
 
 def driver_version() -> str | None:
     """Return the driver's version, as "580.65.06"; None without an NVIDIA driver."""
-    version = ask(pynvml.nvmlSystemGetDriverVersion) if _started() else None
-    return text(version) if version is not None else None
+    return ask(pynvml.nvmlSystemGetDriverVersion) if _started() else None
 
 
 def driver_cuda_version() -> str | None:
@@ -249,8 +248,3 @@ def _memory(device: Any) -> Memory | None:
 def _either(device: Any, newer: Callable[..., Any], older: Callable[..., Any]) -> Any:
     answer = ask(newer, device)
     return answer if answer is not None else ask(older, device)
-
-
-def text(value: str | bytes) -> str:
-    """Return NVML's text as a string: older versions of pynvml return bytes."""
-    return value.decode() if isinstance(value, bytes) else value

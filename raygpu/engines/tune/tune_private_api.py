@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import shutil
@@ -357,12 +356,9 @@ def kill_worker(trial: Any) -> None:
 def load_experiment_state(content: bytes) -> Any:
     """Read a JSON file of Tune's experiment state, in which pickles are embedded.
 
-    Raises ValueError, or what a damaged pickle raises. Later releases of Ray read embedded pickles only on request.
+    Raises ValueError, or what a damaged pickle raises.
     """
-    options: dict[str, Any] = {"allow_cloudpickle": True}
-    if options.keys() - inspect.signature(TuneFunctionDecoder.__init__).parameters.keys():
-        options = {}
-    return json.loads(content, cls=TuneFunctionDecoder, **options)
+    return json.loads(content, cls=TuneFunctionDecoder, allow_cloudpickle=True)
 
 
 def keep_idle_workers(controller: Any, request: Any, *, keep: bool) -> None:

@@ -72,7 +72,6 @@ def fit(
         name=folder.tune.name,
         storage_path=path,
         storage_filesystem=file_system,
-        stop=_UnknownMetric(live),
         callbacks=[
             SpacePause(live),
             ArrayCallback(live),
@@ -132,20 +131,6 @@ class Generator(SearchGenerator):
         super().set_state({**state, "finished": False})
 
 
-class _UnknownMetric(tune.Stopper):
-    """Tune stopper that ends the sweep when the first result shows that its metric does not exist."""
-
-    def __init__(self, live: LiveSweep) -> None:
-        self.live = live
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        """Return whether the metric is unknown."""
-        return self.live.unknown_metric is not None
-
-
 @contextmanager
 def _adapted_tune(live: LiveSweep, *, has_more: Callable[[], bool], local: bool) -> Iterator[None]:
     """Let Tune, meanwhile, work as a sweep needs it.
@@ -163,7 +148,7 @@ def _adapted_tune(live: LiveSweep, *, has_more: Callable[[], bool], local: bool)
         whole_snapshots(),
         deletions_after_snapshots(),
         restored_or_refused(),
-        ended_by(lambda: live.is_over),
+        ended_by(lambda: live.is_over or live.unknown_metric is not None),
     ):
         yield
 
