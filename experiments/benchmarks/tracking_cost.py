@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from threading import Event, RLock
 from typing import Any
@@ -55,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     pids = [int(each) for each in arguments.server_pids.split(",") if each]
     with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
-        tree = RunTree.open(arguments.store or f"sqlite:///{folder}/mlflow.db", "benchmark", Path(folder) / "artifacts")
+        tree = RunTree.open(arguments.store or f"sqlite:///{folder}/mlflow.db", "benchmark")
         tree.start_run("tracking_cost", {}, {})
         results = measure(tree, arguments.runs, pids)
     print(table(results["all at once"]))

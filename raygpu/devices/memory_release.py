@@ -1,6 +1,6 @@
 """Wait until the driver has freed the GPU memory of processes that have ended.
 
-    wait_for_departed(gpu.uuid, needed_gib=4.0, timeout_s=30)
+    wait_for_departed(gpu.uuid, needed_gib=4.0)
 
 Beside a neighbour that goes on computing, only NVML's list of processes shows this; the device's free memory does not.
 """
@@ -9,31 +9,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from raygpu.devices import nvml
 
+TIMEOUT_S = 30.0
 POLL_S = 0.1
 SHORTEST_S = 0.001
 SETTLED_S = 0.5
 NOTICEABLE_GIB = 0.05
 
 
-def wait_for_departed(
-    uuid: str,
-    needed_gib: float,
-    timeout_s: float = 30.0,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def wait_for_departed(uuid: str, needed_gib: float) -> None:
     """Wait while processes that have ended still hold memory of a GPU. Call it once this process computes there.
 
     NVML's list of processes decides if it has this process: its pids are then this machine's. Otherwise, as in a
     container, the wait ends once `needed_gib` are free, or once the free memory has not changed for SETTLED_S seconds:
-    neighbours then hold the rest. Without either figure there is no wait. clock, sleep: replaceable for tests.
+    neighbours then hold the rest. Without either figure there is no wait, and never one of more than TIMEOUT_S.
     """
-    began_s = clock()
+    began_s = time.monotonic()
     free_gib, since_s = -1.0, began_s
     while True:
         figures = nvml.process_memory(uuid) or {}
@@ -44,12 +38,12 @@ def wait_for_departed(
             return
         else:
             if abs(room.free_gib - free_gib) > NOTICEABLE_GIB:
-                free_gib, since_s = room.free_gib, clock()
-            released = room.free_gib >= needed_gib or clock() - since_s >= SETTLED_S
-        left_s = began_s + timeout_s - clock()
+                free_gib, since_s = room.free_gib, time.monotonic()
+            released = room.free_gib >= needed_gib or time.monotonic() - since_s >= SETTLED_S
+        left_s = began_s + TIMEOUT_S - time.monotonic()
         if released or left_s <= 0:
             return
-        sleep(max(SHORTEST_S, min(POLL_S, left_s)))
+        time.sleep(max(SHORTEST_S, min(POLL_S, left_s)))
 
 
 def _lives(pid: int) -> bool:

@@ -30,6 +30,8 @@ VOLTA = (7, 0)
 START_S = 30.0
 STOP_S = 10.0
 OVERLAP = 2.0
+"""Number of times that a GPU's threads are given out. NVIDIA advises 2 ("100% / 0.5n"): a client may use threads that
+others leave idle; 1 would keep clients apart."""
 # sun_path has 108 bytes (unix(7)); MPS adds the names of its sockets.
 LONGEST_PIPE = 80
 
@@ -45,20 +47,18 @@ class Access:
     uuid: str
     directories: Mapping[str, str]
 
-    def environment(self, share_fraction: float, memory_gib: float | None, overlap: float = OVERLAP) -> dict[str, str]:
+    def environment(self, share_fraction: float, memory_gib: float | None) -> dict[str, str]:
         """Return the environment variables that a process needs before it starts CUDA with this share of the GPU.
 
         share_fraction: 0 to 1. memory_gib: limit for all memory of the process on the GPU, its context included; None
-        for no limit. overlap: how often the GPU's threads are given out; NVIDIA advises 2 ("100% / 0.5n"), so that one
-        client may use threads that others leave idle, and 1 keeps clients apart. Raises NoMps if the share is smaller
-        than MPS allows.
+        for no limit. Raises NoMps if the share is smaller than MPS allows.
         """
         if share_fraction * MAX_MPS_CLIENTS < 1:
             raise NoMps(f"{math.floor(1 / share_fraction)} trainings per GPU, but MPS serves at most {MAX_MPS_CLIENTS}")
         # The daemon shows its clients one device: by UUID it is found under any order of devices, and it is number 0.
         variables = dict(self.directories) | {
             "CUDA_VISIBLE_DEVICES": self.uuid,
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, math.ceil(100 * share_fraction * overlap - 1e-9))),
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, math.ceil(100 * share_fraction * OVERLAP - 1e-9))),
         }
         if memory_gib is not None:
             variables[MEMORY_LIMIT] = f"0={math.floor(memory_gib * 1024)}M"

@@ -13,21 +13,14 @@ all below the leading set's: of 16 equally good sets with 10 repeats, a given on
 at 0.05 in a quarter."""
 
 
-def is_worse(
-    scores: Mapping[int, float],
-    leading: Mapping[int, float],
-    *,
-    maximize: bool,
-    p_value: float = P_VALUE,
-    fewest: int = 2,
-) -> bool:
+def is_worse(scores: Mapping[int, float], leading: Mapping[int, float], *, maximize: bool) -> bool:
     """Return whether a set is clearly worse than the leading set, by the repeats that both have.
 
-    scores, leading: finite scores by the number of the repeat. p_value, fewest: WilcoxonPruner's `p_threshold` and
-    `n_startup_steps`. A set whose mean is no worse than the leading one's is never ruled out.
+    scores, leading: finite scores by the number of the repeat. A set whose mean is no worse than the leading one's is
+    never ruled out.
     """
     common = sorted(scores.keys() & leading.keys())
-    if len(common) < max(2, fewest):
+    if len(common) < 2:
         return False
     mean, best = sum(scores.values()) / len(scores), sum(leading.values()) / len(leading)
     if mean >= best if maximize else mean <= best:
@@ -37,4 +30,4 @@ def is_worse(
     differences = [scores[number] - leading[number] for number in common]
     # zsplit: differences of 0 count half for either side; all of them may be 0.
     p = wilcoxon(differences, alternative="less" if maximize else "greater", zero_method="zsplit").pvalue
-    return bool(p < p_value)
+    return bool(p < P_VALUE)

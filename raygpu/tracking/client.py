@@ -38,19 +38,18 @@ class Refused(TrackingError):
     """The store refused a request for good: another try would not help."""
 
 
-def connect(uri: str, experiment: str, artifact_dir: Path | None) -> tuple[Any, str, str]:
+def connect(uri: str, experiment: str) -> tuple[Any, str, str]:
     """Return MLflow's client, the store's full URI, and the id of the experiment, which is created if need be.
 
-    artifact_dir: folder for the files of a new experiment in a database; None for the default. The full URI has an
-    absolute path, or names the database driver. Raises TrackingError.
+    The full URI has an absolute path, or names the database driver. Raises TrackingError.
     """
     check(uri)
     kind = scheme(uri)
     prepare_environment(served=kind in ("http", "https"))
-    location = artifact_dir
+    location = None
     if kind == "sqlite":
         path = sqlite_path(uri)
-        location = artifact_dir or path.parent / "artifacts"
+        location = path.parent / "artifacts"
         path = carried_store.working_copy(path)
         head, _, options = uri.partition("?")
         uri = f"{head.split('://', 1)[0]}:///{path}{'?' + options if options else ''}"

@@ -39,7 +39,7 @@ def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: 
     checkpoint: whether the best trial's checkpoint is downloaded too. Raises BadInput if the run does not exist or
     belongs to neither a sweep nor a trial, TrackingError if the store cannot be read.
     """
-    mlflow, uri, _ = client.connect(uri, experiment, None)
+    mlflow, uri, _ = client.connect(uri, experiment)
     try:
         run = mlflow.get_run(run_id)
         kind = run.data.tags.get("raygpu.kind")

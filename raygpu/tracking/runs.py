@@ -98,13 +98,13 @@ class RunTree:
         """Seconds for which uploads of files and the end of a run are tried again while the store fails."""
 
     @classmethod
-    def open(cls, uri: str, experiment: str, artifact_dir: Path | None = None) -> RunTree:
+    def open(cls, uri: str, experiment: str) -> RunTree:
         """Import MLflow and open the store; create the database and the experiment where they do not exist yet.
 
-        `artifact_dir` is where a new experiment in a database keeps its files; default: `artifacts` beside a SQLite
-        file, `mlruns` in the working folder for other databases. A server decides for itself. Raises TrackingError.
+        A new experiment keeps its files in `artifacts` beside a SQLite file, in `mlruns` in the working folder for
+        other databases. A server decides for itself. Raises TrackingError.
         """
-        mlflow, uri, experiment_id = client.connect(uri, experiment, artifact_dir)
+        mlflow, uri, experiment_id = client.connect(uri, experiment)
         return cls(mlflow, uri, experiment_id)
 
     # The sweep

@@ -68,13 +68,13 @@ class Writer(TrialWriter):
 
     def __init__(
         self,
-        tree: RunTree | Callable[[], RunTree],
+        tree: Callable[[], RunTree],
         journal: Path,
         interval_s: float = 0.5,
         cpus: CpuLimit | None = None,
         num_begun: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start the thread. tree: the run tree, or a function that opens it, called in the thread until it succeeds.
+        """Start the thread. tree: opens the run tree; called in the thread until it succeeds.
 
         journal: file of the waiting writes. Writes that an earlier writer left there are delivered first; `tree` then
         has its run resumed. interval_s: shortest time for which writes gather. cpus: limit of the CPU time;
@@ -231,11 +231,11 @@ class Writer(TrialWriter):
 
     # The thread
 
-    def _run(self, tree: RunTree | Callable[[], RunTree]) -> None:
+    def _run(self, tree: Callable[[], RunTree]) -> None:
         pause_s = 1.0
         while self._tree is None and self._failure is None and not self._abandoned.is_set():
             try:
-                self._tree = tree if isinstance(tree, RunTree) else tree()
+                self._tree = tree()
                 self.delayed = None
             except Refused as error:
                 self._failure, self.delayed = error, str(error)
@@ -257,15 +257,13 @@ class Writer(TrialWriter):
                 self._note(f"tracking: {one_line(error)}; deliveries go on")
                 self._abandoned.wait(LONGEST_RETRY_S if not self._closing.is_set() else 1.0)
 
-    def _deliver_again(self, replaced: RunTree, tree: RunTree | Callable[[], RunTree]) -> None:
+    def _deliver_again(self, replaced: RunTree, tree: Callable[[], RunTree]) -> None:
         """Go on with the run in the file that took the store's place, and deliver all that the journal holds."""
         self._is_replaced, pause_s = True, 1.0
         while not self._abandoned.is_set():
             replaced.in_place.take()
             try:
-                if isinstance(tree, RunTree):
-                    tree.resume_run(str(tree.run_id))
-                opened = tree if isinstance(tree, RunTree) else tree()
+                opened = tree()
                 with self._lock:
                     kept = load(self._journal.path)[0] if self._journal.path.is_file() else []
                     self._tree, self._pending, self._incoming = opened, Pending(), deque([*kept, *self._unkept])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from raygpu.devices import nvml
+from raygpu.devices import memory_release, nvml
 from raygpu.devices.memory_release import wait_for_departed
 from tests.fakes.nvml import FakeDevice, FakeNvml
 
@@ -20,11 +20,12 @@ LISTS = {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunn
 class Time:
     """A clock that goes on while it is slept by; `happens` is called at every sleep with the time."""
 
-    def __init__(self, happens: Callable[[float], None]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[float], None] = lambda now: None) -> None:
+        monkeypatch.setattr(memory_release, "time", self)
         self.now = 100.0
         self.happens = happens
 
-    def clock(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -32,8 +33,8 @@ class Time:
         self.now += seconds
         self.happens(self.now - 100.0)
 
-    def waited_s(self, uuid: str, needed_gib: float, timeout_s: float = 30.0) -> float:
-        wait_for_departed(uuid, needed_gib, timeout_s, self.clock, self.sleep)
+    def waited_s(self, uuid: str, needed_gib: float) -> float:
+        wait_for_departed(uuid, needed_gib)
         return self.now - 100.0
 
 
@@ -75,14 +76,14 @@ def test_the_departed_are_waited_for_by_the_list_that_has_this_process(monkeypat
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     device.processes = {os.getpid(): 0.5, gone.pid: 3.0}
-    time = Time(lambda now: device.processes.pop(gone.pid, None) if now > 2 else None)
+    time = Time(monkeypatch, lambda now: device.processes.pop(gone.pid, None) if now > 2 else None)
     assert 2 < time.waited_s(uuid, 1.0) < 2.5
 
 
 def test_a_neighbour_that_lives_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     uuid, device = card(monkeypatch)
     device.processes = {os.getpid(): 0.5, os.getppid(): 15.0}
-    time = Time(lambda now: None)
+    time = Time(monkeypatch)
     assert time.waited_s(uuid, 1.0) == 0
 
 
@@ -93,22 +94,22 @@ def test_in_a_container_free_memory_tells(monkeypatch: pytest.MonkeyPatch) -> No
     def happens(now: float) -> None:
         device.used_gib = 15.5 - 3 * min(now, 4)
 
-    time = Time(happens)
+    time = Time(monkeypatch, happens)
     assert 2 < time.waited_s(uuid, 8.0) < 3
 
     device.used_gib = 15.5
-    still = Time(lambda now: None)
+    still = Time(monkeypatch)
     assert still.waited_s(uuid, 8.0) < 1, "neighbours hold it: there is nothing to wait for"
 
 
 def test_the_wait_for_the_departed_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     uuid, device = card(monkeypatch)
     device.processes = {os.getpid(): 0.5, 2**22 + 1: 3.0}
-    time = Time(lambda now: None)
-    assert time.waited_s(uuid, 1.0, timeout_s=3) == pytest.approx(3, abs=0.01)
+    time = Time(monkeypatch)
+    assert time.waited_s(uuid, 1.0) == pytest.approx(30, abs=0.01)
 
 
 def test_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     uuid, _ = card(monkeypatch, LISTS | {"nvmlDeviceGetMemoryInfo"})
-    time = Time(lambda now: None)
+    time = Time(monkeypatch)
     assert time.waited_s(uuid, 1.0) == 0

@@ -78,9 +78,9 @@ def test_what_a_client_needs(fake: FakeNvml, root: Path) -> None:
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
         }
-        apart = mps.access.environment(1 / 3, 2.5, overlap=1)
-        assert apart["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "34"
-        assert apart["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2560M"
+        third = mps.access.environment(1 / 3, 2.5)
+        assert third["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "67"
+        assert third["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2560M"
         assert mps.access.environment(1, 16)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
         assert mps.access.environment(1 / 48, 1)
         with pytest.raises(NoMps, match="49 trainings per GPU, but MPS serves at most 48"):

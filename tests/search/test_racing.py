@@ -4,13 +4,14 @@ import numpy as np
 import optuna
 import pytest
 
+from raygpu.search import racing
 from raygpu.search.racing import is_worse
 
 
-def optuna_prunes(scores, leading, maximize, p_value, fewest):
+def optuna_prunes(scores, leading, maximize, p_value):
     study = optuna.create_study(
         direction="maximize" if maximize else "minimize",
-        pruner=optuna.pruners.WilcoxonPruner(p_threshold=p_value, n_startup_steps=fewest),
+        pruner=optuna.pruners.WilcoxonPruner(p_threshold=p_value, n_startup_steps=0),
     )
     best = optuna.create_trial(value=sum(leading.values()) / len(leading), intermediate_values=leading)
     study.add_trial(best)
@@ -22,7 +23,7 @@ def optuna_prunes(scores, leading, maximize, p_value, fewest):
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning", "ignore:WilcoxonPruner finds steps")
 @pytest.mark.parametrize("maximize", [True, False])
-def test_it_decides_as_optunas_pruner(maximize):
+def test_it_decides_as_optunas_pruner(maximize, monkeypatch):
     rng = np.random.default_rng(3)
     decisions = []
     for _ in range(60):
@@ -31,9 +32,10 @@ def test_it_decides_as_optunas_pruner(maximize):
         shift = rng.normal(-0.05 if maximize else 0.05, 0.05)
         numbers = rng.permutation(12)[: int(rng.integers(1, 11))]
         scores = {int(n): round(leading.get(int(n), 0.9) + shift + rng.normal(0, 0.04), digits) for n in numbers}
-        p_value, fewest = float(rng.choice([0.02, 0.05, 0.1, 0.3])), int(rng.integers(0, 6))
-        own = is_worse(scores, leading, maximize=maximize, p_value=p_value, fewest=fewest)
-        assert own == optuna_prunes(scores, leading, maximize, p_value, fewest), (scores, leading, p_value, fewest)
+        p_value = float(rng.choice([0.02, 0.05, 0.1, 0.3]))
+        monkeypatch.setattr(racing, "P_VALUE", p_value)
+        own = is_worse(scores, leading, maximize=maximize)
+        assert own == optuna_prunes(scores, leading, maximize, p_value), (scores, leading, p_value)
         decisions.append(own)
     assert 3 < sum(decisions) < 57  # both answers came
 

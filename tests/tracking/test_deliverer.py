@@ -70,7 +70,7 @@ def test_a_sweep_costs_three_calls_a_trial(
     tree: RunTree, tmp_path: Path, calls: Counter[str], statements: list[str]
 ) -> None:
     """Also where trials begin, report and end in different turns."""
-    writer = Writer(tree, tmp_path / "journal.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "journal.jsonl", interval_s=0.05)
     for index in range(NUM_TRIALS):
         writer.begin(trial(index))
         writer.place(f"t{index:04d}", 0, 0.1)
@@ -96,7 +96,7 @@ def test_a_sweep_costs_three_calls_a_trial(
 def test_a_trial_that_is_over_at_once_sends_its_tags_with_its_run(
     tree: RunTree, tmp_path: Path, calls: Counter[str], statements: list[str]
 ) -> None:
-    writer = Writer(tree, tmp_path / "journal.jsonl", interval_s=5)
+    writer = Writer(lambda: tree, tmp_path / "journal.jsonl", interval_s=5)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1)])
     writer.end(TrialRecord(trial(0), "finished"))
@@ -107,7 +107,7 @@ def test_a_trial_that_is_over_at_once_sends_its_tags_with_its_run(
 
 
 def test_few_runs_get_their_parameters_at_once(tree: RunTree, tmp_path: Path) -> None:
-    writer = Writer(tree, tmp_path / "journal.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "journal.jsonl", interval_s=0.05)
     writer.begin(trial(0))
     eventually(lambda: writer.waiting == 0)
     assert children(tree)["t0000"].data.params == {"lr": "0.1", "hidden": "64"}
@@ -296,7 +296,7 @@ def test_a_process_that_cannot_start_is_asked_for_once(
 
 
 def test_deliveries_take_all_cpus_once_nothing_else_does(tree: RunTree, tmp_path: Path) -> None:
-    writing = Writer(tree, tmp_path / "journal.jsonl", cpus=CpuLimit(0.25, num_cpus=8))
+    writing = Writer(lambda: tree, tmp_path / "journal.jsonl", cpus=CpuLimit(0.25, num_cpus=8))
     assert writing._cpus() == 2
     writing.finish()
     assert writing._cpus() == 8
@@ -308,7 +308,7 @@ def test_the_journal_forgets_what_was_delivered_while_other_runs_wait(
 ) -> None:
     monkeypatch.setattr(writer, "MOST_LINES", 10)
     path = tmp_path / "journal.jsonl"
-    writing = Writer(tree, path, interval_s=0.05)
+    writing = Writer(lambda: tree, path, interval_s=0.05)
     for index in range(NUM_TRIALS):
         writing.begin(trial(index))
     for number in range(1, 8):
@@ -334,7 +334,7 @@ def test_the_journal_is_kept_until_the_disk_has_what_the_store_took(
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("raygpu.tracking.client.sync", sync)
-    writing = Writer(tree, path, interval_s=0.05)
+    writing = Writer(lambda: tree, path, interval_s=0.05)
     writing.begin(trial(0))
     eventually(lambda: lines_at_sync)
     assert len(load(path)[0]) == 1, "the disk did not take it"

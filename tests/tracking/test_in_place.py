@@ -66,7 +66,7 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(tree: RunTree, journal: Path) -> Iterator[Writer]:
-    made = Writer(tree, journal, interval_s=0.1)
+    made = Writer(lambda: tree, journal, interval_s=0.1)
     made.begin(trial(0))
     made.epochs("t0000", [epoch(1, 1.0)])
     eventually(lambda: made.waiting == 0 and journal.stat().st_size == 0)
@@ -179,7 +179,7 @@ def test_an_end_during_the_job_leaves_the_journal_to_a_later_start(
     run_id = str(tree.run_id)
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(run_id)
-    assert Writer(again, journal).close(30) == 0
+    assert Writer(lambda: again, journal).close(30) == 0
     assert epochs(tree, run_id) == [(1, 1.0), (2, 2.0)]
 
 

@@ -64,7 +64,7 @@ def test_a_damaged_line_is_set_aside_and_holds_nothing_up(tree: RunTree, tmp_pat
     lines = spool.read_text().splitlines()
     lines[1] = lines[1].replace("0.1", "0.9")  # a bit has flipped: it is valid JSON
     spool.write_text("\n".join([*lines, "no JSON", LATER, ""]))
-    writer = Writer(tree, spool, interval_s=0.05)
+    writer = Writer(lambda: tree, spool, interval_s=0.05)
     assert writer.num_earlier == 2
     assert writer.close(120) == 0
     assert set(children(tree)) == {"t0000", "t0002"}
@@ -79,7 +79,7 @@ def test_a_journal_of_version_0_1_is_delivered(tree: RunTree, tmp_path: Path) ->
         '{"kind": "begin", "trial_id": "t0000", "time_ms": 1, "value": {"trial_id": "t0000", "seed": 0,'
         ' "hyperparameters": {"lr": "0.1"}}}\n'
     )
-    assert Writer(tree, spool, interval_s=0.05).close(120) == 0
+    assert Writer(lambda: tree, spool, interval_s=0.05).close(120) == 0
     assert set(children(tree)) == {"t0000"}
 
 
@@ -109,7 +109,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, full: threading.Event) -> None:
 def test_a_full_disk_stops_no_delivery(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = threading.Event()
     full_disk(monkeypatch, full)
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05)
     writer.begin(trial(0))
     full.set()
     writer.epochs("t0000", [epoch(1, 1.0)])
@@ -150,7 +150,7 @@ def test_the_writes_that_a_full_disk_does_not_take_are_kept_as_long_as_they_wait
     full = threading.Event()
     full_disk(monkeypatch, full)
     monkeypatch.setattr("raygpu.tracking.writer.MOST_LINES", 10)
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=600)  # no turn by itself
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=600)  # no turn by itself
     monkeypatch.setattr(writer._pending, "writes", lambda: [Write("begin", "t0009", trial(9), 1)])
     full.set()
     writer.begin(trial(0))
@@ -166,7 +166,7 @@ def test_the_writes_that_a_full_disk_does_not_take_are_kept_as_long_as_they_wait
 
 
 def test_a_write_that_cannot_be_encoded_hinders_no_other(tree: RunTree, tmp_path: Path) -> None:
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05)
     for number in (0, 1):
         writer.begin(trial(number))
     writer.epochs("t0000", [EpochResult(1, {"loss": "text"})])  # type: ignore[dict-item]
@@ -196,7 +196,7 @@ def test_half_a_line_is_taken_back_where_the_disk_lets_it(tmp_path: Path, monkey
 def test_what_was_cut_is_not_joined_to_the_next_write(tree: RunTree, tmp_path: Path) -> None:
     spool = tmp_path / "spool.jsonl"
     spool.write_text('{"kind": "begin", "trial_i')  # the process was killed at its first write
-    writer = Writer(tree, spool, interval_s=600)
+    writer = Writer(lambda: tree, spool, interval_s=600)
     writer.begin(trial(0))
     assert ([write.kind for write in load(spool)[0]], load(spool)[1]) == (["begin"], [])
     assert writer.close(120) == 0
@@ -206,7 +206,7 @@ def test_what_was_delivered_is_not_delivered_again(tree: RunTree, tmp_path: Path
     spool = tmp_path / "spool.jsonl"
     journal = Journal(spool)
     journal.add(Write("begin", "t0000", trial(0), 1))
-    writer = Writer(tree, spool, interval_s=0.05)
+    writer = Writer(lambda: tree, spool, interval_s=0.05)
     eventually(lambda: writer.waiting == 0)
     eventually(lambda: spool.read_bytes() == b"")  # as if the process were killed now
     assert writer.close(120) == 0
@@ -215,7 +215,7 @@ def test_what_was_delivered_is_not_delivered_again(tree: RunTree, tmp_path: Path
 def test_a_value_that_the_disk_does_not_take_is_set_aside_later(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05)
     refused = tmp_path / "refused.jsonl"
     refused.mkdir()  # nothing is written there
     writer.epochs("t0099", [epoch(1)])  # a trial that never began

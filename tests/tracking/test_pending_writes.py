@@ -25,7 +25,7 @@ def test_waiting_writes_of_a_trial_are_one_call(tree: RunTree, tmp_path: Path, m
         send(run_id, metrics, params, tags)
 
     monkeypatch.setattr(tree.mlflow, "log_batch", counted)
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=5)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=5)
     writer.begin(trial(0))
     for number in range(1, 21):
         writer.epochs("t0000", [epoch(number)])
@@ -35,7 +35,7 @@ def test_waiting_writes_of_a_trial_are_one_call(tree: RunTree, tmp_path: Path, m
 
 
 def test_a_refusal_does_not_hold_up_the_rest(tree: RunTree, tmp_path: Path) -> None:
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
     for index in range(3):
         writer.begin(trial(index))
     eventually(lambda: writer.waiting == 0)
@@ -53,7 +53,7 @@ def test_a_refusal_does_not_hold_up_the_rest(tree: RunTree, tmp_path: Path) -> N
 
 def test_one_refused_value_does_not_take_the_others_with_it(tree: RunTree, tmp_path: Path) -> None:
     run_id = start_trial(tree, trial(0, lr=0.1))
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0, lr=0.2))  # MLflow lets no parameter change
     writer.epochs("t0000", [epoch(1, 1.0)])
     assert writer.close(120) == 0
@@ -76,7 +76,7 @@ def test_a_write_that_fails_while_others_succeed_is_set_aside(
     monkeypatch.setattr(tree.mlflow, "log_batch", poisoned)
     monkeypatch.setattr("raygpu.tracking.pending_writes.REPEAT_S", 0.0)
     spool = tmp_path / "spool.jsonl"
-    writer = Writer(tree, spool, interval_s=0.05)
+    writer = Writer(lambda: tree, spool, interval_s=0.05)
     writer.begin(trial(0))
     eventually(lambda: writer.waiting == 0)
     writer.tag("t0000", {"one": "good", "other": "bad"})
@@ -103,7 +103,7 @@ def test_a_store_that_fails_for_all_is_waited_for(
     with monkeypatch.context() as patched:
         patched.setattr(tree.mlflow, "log_batch", failing)
         patched.setattr(tree.mlflow, "set_tag", failing)
-        writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+        writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05)
         writer.begin(trial(0))
         writer.epochs("t0000", [epoch(1, 1.0)])
         assert writer.close(4) == 2
@@ -111,7 +111,7 @@ def test_a_store_that_fails_for_all_is_waited_for(
         eventually(lambda: not writer._thread.is_alive())
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(str(tree.run_id))
-    assert Writer(again, tmp_path / "spool.jsonl", interval_s=0.05).close(120) == 0
+    assert Writer(lambda: again, tmp_path / "spool.jsonl", interval_s=0.05).close(120) == 0
     assert losses(again, children(again)["t0000"]) == [(1, 1.0)]
 
 
@@ -154,7 +154,7 @@ def test_a_process_that_ends_between_two_calls_leaves_no_half_epoch(
 
         patched.setattr(tree.mlflow, "log_batch", dying)
         patched.setattr(tree.mlflow, "set_tag", dying)
-        writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=5)
+        writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=5)
         writer.begin(trial(0))
         writer.epochs("t0000", results)
         assert writer.close(2) == 2
@@ -162,7 +162,7 @@ def test_a_process_that_ends_between_two_calls_leaves_no_half_epoch(
     assert calls == [[1, 1, 1, 2, 2, 2]]
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(str(tree.run_id))
-    assert Writer(again, tmp_path / "spool.jsonl", interval_s=0.05).close(120) == 0
+    assert Writer(lambda: again, tmp_path / "spool.jsonl", interval_s=0.05).close(120) == 0
     run_id = children(again)["t0000"].info.run_id
     for name in ("m1", "m2", "m3"):
         assert [point.step for point in again.mlflow.get_metric_history(run_id, name)] == [1, 2, 3, 4, 5]

@@ -27,7 +27,7 @@ def test_a_proxys_answer_loses_no_write(name: str, server: Server, tmp_path: Pat
     with proxied(server.uri) as proxy:
         tree = RunTree.open(proxy.uri, "digits")
         tree.start_run(f"sweep-{name}", {}, {})
-        writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+        writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
         writer.begin(trial(0))
         writer.epochs("t0000", [epoch(1, 1.0)])
         eventually(lambda: writer.waiting == 0)

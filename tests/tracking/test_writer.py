@@ -64,7 +64,7 @@ def test_what_is_given_arrives_and_callers_do_not_wait(tree: RunTree, tmp_path: 
 
 
 def test_a_retried_trial_does_not_log_twice(tree: RunTree, tmp_path: Path) -> None:
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1, 1.0), epoch(2, 2.0)])
     eventually(lambda: writer.waiting == 0)
@@ -76,7 +76,7 @@ def test_a_retried_trial_does_not_log_twice(tree: RunTree, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("delivered_first", [True, False])
 def test_a_trial_from_scratch_has_a_new_run(tree: RunTree, tmp_path: Path, delivered_first: bool) -> None:
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1 if delivered_first else 5)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1 if delivered_first else 5)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1, 1.0), epoch(2, 2.0)])
     if delivered_first:
@@ -94,7 +94,7 @@ def test_after_a_resume_only_new_epochs_are_logged(tree: RunTree, tmp_path: Path
     log_epochs(tree, 0, [epoch(1, 1.0), epoch(2, 2.0)])
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(tree.run_id)
-    writer = Writer(again, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer = Writer(lambda: again, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(2, 99.0), epoch(3, 3.0)])
     assert writer.close(120) == 0
@@ -109,7 +109,7 @@ def test_the_last_of_a_trials_results_counts_even_if_the_clock_was_set_back(
         monkeypatch.setattr(
             "raygpu.tracking.writer.time", SimpleNamespace(time=lambda: now_s, monotonic=time.monotonic)
         )
-        writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+        writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
         writer.begin(trial(0))
         for score in scores:
             writer.metrics("t0000", {"set/score": score})
@@ -161,7 +161,7 @@ def test_an_unexpected_fault_is_noted_and_ends_nothing(
         return create(wanted, *arguments)
 
     monkeypatch.setattr(tree, "create_trial", broken)
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0))
     writer.begin(trial(1))
     assert writer.close(120) == 0
@@ -188,7 +188,7 @@ def test_a_slow_store_is_waited_for_as_long_as_it_takes_writes(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowly(tree, monkeypatch, 40.0)
-    writer, said = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05), list[str]()
+    writer, said = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05), list[str]()
     for index in range(4):
         writer.begin(trial(index))
         writer.epochs(f"t{index:04d}", [epoch(1, 1.0)])
@@ -203,7 +203,7 @@ def test_one_run_with_much_to_write_is_progress_too(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowly(tree, monkeypatch, 40.0)
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(number, float(number)) for number in range(1, 1201)])
     assert writer.close(60) == 0
@@ -217,7 +217,7 @@ def test_what_is_written_again_and_again_is_no_progress(
         raise ConnectionError("no file is taken")
 
     monkeypatch.setattr(tree.mlflow, "log_text", broken)
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05)
     writer.begin(trial(0))
     writer.end(TrialRecord(trial(0), "failed", error="Traceback"))
     assert writer.close(1) == 2
@@ -230,7 +230,7 @@ def test_a_locked_file_is_given_up_and_delivered_by_the_next_writer(
     spool, said = tmp_path / "spool.jsonl", list[str]()
     with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        writer = Writer(tree, spool, interval_s=0.05)
+        writer = Writer(lambda: tree, spool, interval_s=0.05)
         writer.begin(trial(0))
         writer.epochs("t0000", [epoch(1, 1.0)])
         assert writer.close(1, said.append) == 2
@@ -240,7 +240,7 @@ def test_a_locked_file_is_given_up_and_delivered_by_the_next_writer(
     eventually(lambda: not writer._thread.is_alive())  # its last call may yet succeed
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(str(tree.run_id))
-    assert Writer(again, spool, interval_s=0.05).close(120) == 0
+    assert Writer(lambda: again, spool, interval_s=0.05).close(120) == 0
     assert losses(again, children(again)["t0000"]) == [(1, 1.0)]
 
 
@@ -252,7 +252,7 @@ def test_ctrl_c_ends_the_waiting_and_loses_nothing(
     def pressed(line: str) -> None:
         raise KeyboardInterrupt
 
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.05)
     for index in range(3):
         writer.begin(trial(index))
     assert writer.close(60, pressed) > 0
@@ -275,7 +275,7 @@ def test_nothing_is_lost_or_doubled_while_a_server_hangs(
     tree = RunTree.open(server.uri, "hanging")
     tree.start_run("sweep", {}, {})
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.2)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.2)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1, 1.0)])
     eventually(lambda: writer.waiting == 0)
@@ -301,12 +301,12 @@ def test_nothing_is_lost_or_doubled_while_a_server_hangs(
 def test_what_a_killed_process_had_not_delivered_is_delivered_by_the_next(tree: RunTree, tmp_path: Path) -> None:
     assert tree.run_id
     spool = tmp_path / "spool.jsonl"
-    writer = Writer(tree, spool, interval_s=0.1)
+    writer = Writer(lambda: tree, spool, interval_s=0.1)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1, 1.0)])
     eventually(lambda: spool.read_text() == "")
     assert writer.close(120) == 0
-    killed = Writer(tree, spool, interval_s=600)  # it delivers nothing before the test is over
+    killed = Writer(lambda: tree, spool, interval_s=600)  # it delivers nothing before the test is over
     killed.epochs("t0000", [epoch(2, 2.0), epoch(3, 3.0)])
     killed.end(TrialRecord(trial(0), "finished"))
     killed.begin(trial(1))
@@ -315,7 +315,7 @@ def test_what_a_killed_process_had_not_delivered_is_delivered_by_the_next(tree: 
 
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(tree.run_id)
-    following = Writer(again, spool, interval_s=0.1)
+    following = Writer(lambda: again, spool, interval_s=0.1)
     assert following.num_earlier == 3
     following.epochs("t0001", [epoch(1, 1.0)])
     assert following.close(120) == 0
@@ -329,7 +329,7 @@ def test_what_a_killed_process_had_not_delivered_is_delivered_by_the_next(tree: 
 
 def test_a_lost_answer_makes_no_second_run(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = lose_first_run(tree, monkeypatch)
-    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1, 1.0)])
     assert writer.close(120) == 0
@@ -343,7 +343,7 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
     with proxied(server.uri) as proxy:
         tree = RunTree.open(proxy.uri, "lost")
         parent = tree.start_run("sweep", {}, {})
-        writer = Writer(tree, spool, interval_s=0.1)
+        writer = Writer(lambda: tree, spool, interval_s=0.1)
         writer.begin(trial(0))
         writer.epochs("t0000", [epoch(1, 1.0)])
         eventually(lambda: writer.waiting == 0)
@@ -354,14 +354,14 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
     writer.run_metrics(9, {"gpu/0/samples_per_s": 5.0})
     given_ms = time.time() * 1000
     assert writer.close(1) == 5
-    assert Writer(tree, spool, interval_s=0.1).close(0.5) == 5
+    assert Writer(lambda: tree, spool, interval_s=0.1).close(0.5) == 5
     assert len(load(spool)[0]) == 5
     with proxied(server.uri, proxy.port):
         again = RunTree.open(proxy.uri, "lost")
         again.resume_run(parent)
-        assert Writer(again, spool, interval_s=0.1).close(120) == 0
+        assert Writer(lambda: again, spool, interval_s=0.1).close(120) == 0
         assert not spool.exists()
-        assert Writer(again, spool).num_earlier == 0
+        assert Writer(lambda: again, spool).num_earlier == 0
         runs = children(again)
         assert losses(again, runs["t0000"]) == [(1, 1.0), (2, 2.0)]
         assert runs["t0000"].info.status == "FINISHED"

@@ -135,9 +135,7 @@ def _of_device(run: str, device: Device) -> dict[str, str]:
 class _Exporter:
     """Exporter that sets Ray's gauges. An error ends the export, never the run."""
 
-    def __init__(self, gauge: Callable[..., Any] = Gauge) -> None:
-        """Create no gauge yet. gauge: creates a gauge from a name, a description and tag names."""
-        self._make = gauge
+    def __init__(self) -> None:
         self._gauges: dict[str, Any] = {}
         self._broken = False
 
@@ -154,15 +152,15 @@ class _Exporter:
 
     def _gauge(self, metric: Metric) -> Any:
         if metric.name not in self._gauges:
-            self._gauges[metric.name] = self._make(metric.name, metric.description, metric.tags)
+            self._gauges[metric.name] = Gauge(metric.name, metric.description, metric.tags)
         return self._gauges[metric.name]
 
 
 class SweepExporter(_Exporter):
     """Exporter of a sweep's metrics."""
 
-    def __init__(self, run: str, records: Records, gauge: Callable[..., Any] = Gauge) -> None:
-        super().__init__(gauge)
+    def __init__(self, run: str, records: Records) -> None:
+        super().__init__()
         self.run, self.records = run, records
 
     def update(self, snapshot: Snapshot, readings: Mapping[int, Reading]) -> None:
@@ -177,15 +175,9 @@ class SweepExporter(_Exporter):
 class TrainingExporter(_Exporter):
     """Exporter of a production training's metrics; without new progress no throughput is exported."""
 
-    def __init__(
-        self,
-        run: str,
-        history: History,
-        readings: Callable[[], Mapping[int, Reading]],
-        gauge: Callable[..., Any] = Gauge,
-    ) -> None:
-        """Export the run `run`. readings: called for NVML's readings, by device index. gauge: creates a gauge."""
-        super().__init__(gauge)
+    def __init__(self, run: str, history: History, readings: Callable[[], Mapping[int, Reading]]) -> None:
+        """Export the run `run`. readings: called for NVML's readings, by device index."""
+        super().__init__()
         self.run, self.history, self.readings = run, history, readings
         self._told: Progress | None = None
         self._next = 0.0

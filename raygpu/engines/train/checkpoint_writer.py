@@ -98,7 +98,7 @@ class CheckpointWriter:
                 (folder / file).write_text(text)
             self._num_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             persist = partial(self._storage.persist_current_checkpoint, local, name)
-            checkpoint: Checkpoint = disk.patiently(self._disks, lambda: with_retries(persist, "upload checkpoint"))
+            checkpoint: Checkpoint = disk.patiently(self._disks, lambda: with_retries(persist))
             return checkpoint
         finally:
             shutil.rmtree(folder, ignore_errors=True)

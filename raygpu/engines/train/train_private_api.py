@@ -23,9 +23,9 @@ from ray.util.state.exception import RayStateApiException
 R = TypeVar("R")
 
 
-def with_retries(call: Callable[[], R], description: str) -> R:
+def with_retries(upload: Callable[[], R]) -> R:
     """Call, and again twice after an error of object storage that passes, as Ray Train does with uploads."""
-    return call_with_retry(call, description, AWS_RETRYABLE_TOKENS, 3)
+    return call_with_retry(upload, "upload checkpoint", AWS_RETRYABLE_TOKENS, 3)
 
 
 class DaemonThreads:

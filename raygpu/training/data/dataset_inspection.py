@@ -31,7 +31,7 @@ UNSEEDED = (
 
 
 def inspect_dataset(
-    dataset: Any, part: str, reading: ReadOptions, count: int | None = None, planned_bytes: int = 0
+    dataset: Any, part: str, reading: ReadOptions, count: int | None, planned_bytes: int = 0
 ) -> tuple[Samples, Batch]:
     """Wrap a data set; return it with its first, middle and last sample, or the first ones of a stream.
 

@@ -99,7 +99,7 @@ class LossEvaluator(Protocol):
 
 
 def loss_and_metrics(
-    experiment: Experiment, outputs: Any, targets: Any, *, with_loss: bool = True, with_metrics: bool = True
+    experiment: Experiment, outputs: Any, targets: Any, *, with_loss: bool = True, with_metrics: bool
 ) -> dict[str, Value]:
     """Return the loss and the metrics of outputs, or one of both."""
     values: dict[str, Any] = {LOSS: experiment.loss(outputs, targets)} if with_loss else {}

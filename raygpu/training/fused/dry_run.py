@@ -23,7 +23,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import NotAsAlone, Settings, build_model
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loops
-from raygpu.training.fused.vmap_modes import fast_path
+from raygpu.training.fused.vmap_modes import without_fast_path
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.modes import torch_modes_kept
 from raygpu.training.own_copy import own_copy
@@ -307,7 +307,7 @@ def _same_without_fast_path(
     experiment: Experiment, splits: Splits, trial: Trial, expected: _TrialAlone, dtype: torch.dtype
 ) -> bool:
     """Return whether a trial alone has the same results without torch's fast path of attention."""
-    with fast_path(enabled=False):
+    with without_fast_path():
         without = _TrialAlone(experiment, splits, trial, dtype)
     return all(
         first_difference(_numbers(one), _numbers(other), dtype) is None

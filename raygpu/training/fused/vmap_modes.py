@@ -26,15 +26,15 @@ WHOLE = {
 @contextmanager
 def plain_attention() -> Iterator[None]:
     """Compute attention by operators that vmap has rules for; it would run the others one by one."""
-    with sdpa_kernel(SDPBackend.MATH), fast_path(enabled=False):
+    with sdpa_kernel(SDPBackend.MATH), without_fast_path():
         yield
 
 
 @contextmanager
-def fast_path(*, enabled: bool) -> Iterator[None]:
-    """Set whether layers of attention may evaluate by one operator for a whole layer, and restore it at the end."""
+def without_fast_path() -> Iterator[None]:
+    """Keep layers of attention, meanwhile, from evaluating by one operator for a whole layer."""
     before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(enabled)
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
@@ -193,7 +193,7 @@ def _norm_of_all(
         of_channels.append(found if found is None else found[0].flatten())
     channels = stack.movedim(dim, 1)
     outputs = functional.batch_norm(channels.flatten(1, 2), *of_channels, *args, **kwargs)
-    return member_of(outputs.unflatten(1, channels.shape[1:3]), 1, level)
+    return member_of(outputs.unflatten(1, channels.shape[1:3]), level)
 
 
 def _is_mixed(values: Any) -> bool:

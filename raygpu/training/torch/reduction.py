@@ -147,7 +147,7 @@ class Accumulator:
 class EpochLosses:
     """The training losses of an epoch: of one loss a batch, or of several optimizers, whose losses add up."""
 
-    def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
+    def __init__(self, device: torch.device, *, finite_only: bool) -> None:
         """finite_only: see `Accumulator`."""
         self._device, self._finite_only = device, finite_only
         self._whole = Accumulator(device, finite_only=finite_only)

@@ -115,9 +115,9 @@ def stack_of(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int] | None:
     return functorch.get_unwrapped(tensor), functorch.maybe_get_bdim(tensor), level
 
 
-def member_of(stack: torch.Tensor, dim: int, level: int) -> torch.Tensor:
-    """Return what one member sees of a stack inside torch.vmap: see `stack_of`."""
-    mapped: torch.Tensor = torch._C._functorch._add_batch_dim(stack, dim, level)
+def member_of(stack: torch.Tensor, level: int) -> torch.Tensor:
+    """Return what one member sees of a stack (samples, members, ...) inside torch.vmap: see `stack_of`."""
+    mapped: torch.Tensor = torch._C._functorch._add_batch_dim(stack, 1, level)
     return mapped
 
 

@@ -69,8 +69,8 @@ def values(points: Iterable[MetricSample], metric: prometheus.Metric) -> dict[tu
 class Gauges:
     """In place of Ray's: keeps what it was set to, in order."""
 
-    def __init__(self, fault: Exception | None = None) -> None:
-        self.fault = fault
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
         self.made: list[str] = []
         self.set: list[tuple[str, float, dict[str, str]]] = []
 
@@ -88,6 +88,13 @@ class Gauges:
 
     def of(self, metric: prometheus.Metric) -> list[float]:
         return [value for name, value, _ in self.set if name == metric.name]
+
+
+@pytest.fixture
+def gauges(monkeypatch: pytest.MonkeyPatch) -> Gauges:
+    made = Gauges()
+    monkeypatch.setattr(prometheus, "Gauge", made)
+    return made
 
 
 @pytest.fixture
@@ -140,9 +147,9 @@ def test_a_trainings_ranks() -> None:
     assert values(points, prometheus.TRAINING_SAMPLES) == {}
 
 
-def test_a_sweeps_gauges_are_set_again_and_at_its_end() -> None:
-    records, gauges = swept(), Gauges()
-    exporter = SweepExporter("mine", records, gauges)
+def test_a_sweeps_gauges_are_set_again_and_at_its_end(gauges: Gauges) -> None:
+    records = swept()
+    exporter = SweepExporter("mine", records)
     exporter.update(records.snapshot(), {})
     once = len(gauges.set)
     exporter.update(records.snapshot(), {})
@@ -155,9 +162,9 @@ def test_a_sweeps_gauges_are_set_again_and_at_its_end() -> None:
     assert len(gauges.made) == len(set(gauges.made)), "each is made once"
 
 
-def test_a_rank_that_tells_nothing_new_has_no_throughput(clock: list[float]) -> None:
-    history, gauges = History(SCORING, DEVICES, epochs=2), Gauges()
-    exporter = TrainingExporter("mine", history, dict, gauges)
+def test_a_rank_that_tells_nothing_new_has_no_throughput(clock: list[float], gauges: Gauges) -> None:
+    history = History(SCORING, DEVICES, epochs=2)
+    exporter = TrainingExporter("mine", history, dict)
     exporter.update()
     assert gauges.of(prometheus.TRAINING_SAMPLES) == []
     for step, expected in ((2, 2), (2, 2), (3, 4)):
@@ -169,9 +176,9 @@ def test_a_rank_that_tells_nothing_new_has_no_throughput(clock: list[float]) -> 
     assert len(gauges.of(prometheus.RETRIES)) == 4
 
 
-def test_a_fault_ends_the_export_alone(caplog: pytest.LogCaptureFixture) -> None:
-    records, gauges = swept(), Gauges(OSError("no"))
-    exporter = SweepExporter("mine", records, gauges)
+def test_a_fault_ends_the_export_alone(caplog: pytest.LogCaptureFixture, gauges: Gauges) -> None:
+    records, gauges.fault = swept(), OSError("no")
+    exporter = SweepExporter("mine", records)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             exporter.update(records.snapshot(), {})
@@ -180,11 +187,11 @@ def test_a_fault_ends_the_export_alone(caplog: pytest.LogCaptureFixture) -> None
     assert gauges.set == []
 
 
-def test_a_throughput_that_is_no_number_is_not_set() -> None:
-    records, gauges = Records(1, SCORING, DEVICES, epochs=None), Gauges()
+def test_a_throughput_that_is_no_number_is_not_set(gauges: Gauges) -> None:
+    records = Records(1, SCORING, DEVICES, epochs=None)
     records.start(Trial("t0", 0, {}))
     broken = replace(records.snapshot(), samples_per_s={0: float("nan"), 1: float("inf")})
-    SweepExporter("mine", records, gauges).update(broken, {})
+    SweepExporter("mine", records).update(broken, {})
     assert gauges.of(prometheus.SAMPLES) == []
     assert sum(gauges.of(prometheus.TRIALS)) == 1, "the others are"
 

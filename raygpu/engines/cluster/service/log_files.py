@@ -20,7 +20,7 @@ class LogFile:
     changed: float
 
 
-def prune(folder: Path, most_bytes: int = MOST_BYTES) -> None:
+def prune(folder: Path) -> None:
     """Delete the oldest logs of ended workers below a folder until all logs have at most so many bytes."""
     files = []
     with suppress(OSError):
@@ -29,7 +29,7 @@ def prune(folder: Path, most_bytes: int = MOST_BYTES) -> None:
                 status = path.stat()
                 if path.is_file():
                     files.append(LogFile(path, status.st_size, status.st_mtime))
-    for file in superfluous(files, most_bytes, _pids()):
+    for file in superfluous(files, MOST_BYTES, _pids()):
         with suppress(OSError):
             file.path.unlink()
 

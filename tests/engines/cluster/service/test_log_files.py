@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from raygpu.engines.cluster.service import log_files
 from raygpu.engines.cluster.service.log_files import LogFile, prune, superfluous
 
 
@@ -24,9 +27,10 @@ def test_the_oldest_of_ended_workers_go() -> None:
     assert superfluous(files, 0, living={14}) == files[:3]
 
 
-def test_a_folder_is_pruned(tmp_path: Path) -> None:
+def test_a_folder_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "MOST_BYTES", 150)
     (tmp_path / "worker-ab-01000000-999999999.out").write_bytes(b"0" * 100)
     (tmp_path / "raylet.out").write_bytes(b"0" * 100)
-    prune(tmp_path, 150)
+    prune(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["raylet.out"]
-    prune(tmp_path / "none", 0)
+    prune(tmp_path / "none")
