@@ -36,8 +36,8 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Splits, reads_later
 from raygpu.planning.model_placements import ComparedPlacements, MeasuredPlacement, Placements, compare
 from raygpu.planning.pipelines import Unit, balanced, fewest_stages
-from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_files import rounded
 from raygpu.training.model_placement import placements
 from raygpu.training.torch.experiment import own_methods
 from raygpu.workflow.data_parts import cut_lines, part_of

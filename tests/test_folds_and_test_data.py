@@ -74,7 +74,7 @@ def test_the_winners_models_are_scored_once_on_data_that_no_trial_saw(
     def fails(*_: Any) -> None:
         raise AssertionError("the test data is looked at twice")
 
-    monkeypatch.setattr("raygpu.engines.tune.winner_scoring.scores_on_test", fails)
+    monkeypatch.setattr("raygpu.engines.tune.engine.scores_on_test", fails)
     again = sweep.run(sweep.resumed_config(RunDirectory(result.folder), {}), resume=RunDirectory(result.folder))
     assert again.summary["test"] == found
     assert json.loads((result.folder / "summary.json").read_text())["test"] == found

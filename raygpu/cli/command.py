@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from raygpu import config
-from raygpu.cli import leftover_threads
 from raygpu.cli.console import in_command, print_faults, shown_detail
 from raygpu.cli.flags import Arguments, Flags, as_flag
+from raygpu.cli.process_exit import watch_exit
 from raygpu.config.command_names import as_typed, typed
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
 from raygpu.records.begun_run import begun, interrupted_line
-from raygpu.records.json_files import as_json
 from raygpu.records.output import enduring_output, open_closed_streams, send_to_null
+from raygpu.records.run_files import as_json
 
 INCOMPLETE = 3
 """The exit code of a run whose results are complete here, while MLflow lacks some of them."""
@@ -83,7 +83,7 @@ def framed(run: Callable[[], int], interrupted: str) -> int:
         print_faults([str(stop) or interrupted_line() or interrupted])
         return 130
     finally:
-        leftover_threads.watch()
+        watch_exit()
         in_command.reset(token)
         shown_detail.reset(detail)
         begun.reset(run_begun)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from raygpu.config.sections import Way
 from raygpu.planning.gpu_shares import Node
-from raygpu.planning.overheads import ARRAY_S, TRIAL_S, WORKER_S
 from raygpu.planning.profiles import FALLING, Profile
 from raygpu.planning.scaling_laws import Affine
+from raygpu.planning.schedule import ARRAY_S, TRIAL_S, WORKER_S
 
 TUNE_S = 3.5
 """Seconds of Tune before a sweep's first trial and after its last."""

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raygpu.planning.overheads import TRIAL_S
 from raygpu.planning.size_model import ModelSize
 from raygpu.search.generations import Generations
 
+TRIAL_S = 0.25
+"""Seconds between two trials of a reused worker until they are measured: a result, a checkpoint and the next trial's
+start."""
+ARRAY_S = 1.0
+"""Seconds to make an array and measure its widths, until they are measured."""
+WORKER_S = 4.0
+"""Seconds to start a worker, until they are measured."""
 FIXED = 8.0
 """Fixed time of an array's epoch, in members' own times, where no profile has it."""
 

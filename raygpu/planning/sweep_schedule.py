@@ -9,9 +9,8 @@ from functools import cache
 from raygpu.config import SweepConfig
 from raygpu.config.sections import Way
 from raygpu.planning.gpu_shares import ArrayPlan
-from raygpu.planning.overheads import ARRAY_S, TRIAL_S
 from raygpu.planning.profiles import Profile
-from raygpu.planning.schedule import FIXED, Schedule
+from raygpu.planning.schedule import ARRAY_S, FIXED, TRIAL_S, Schedule
 from raygpu.planning.size_model import ModelSize
 from raygpu.planning.sweep_plan import Decision
 from raygpu.search.generations import Generations

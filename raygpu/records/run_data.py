@@ -14,8 +14,8 @@ from raygpu.errors import BadInput, UnknownMetric
 from raygpu.planning.profiles import Profile
 from raygpu.planning.under_use import Underutilization, under_use
 from raygpu.records import profile_store, sets_csv, timeline, trials_csv
-from raygpu.records.json_files import read_json
 from raygpu.records.run_directory import RESUMED_AT, RunDirectory
+from raygpu.records.run_files import read_json
 from raygpu.records.sets_csv import SetRow
 from raygpu.records.timeline import TRAINING, Occupancy, RunTimeline
 from raygpu.records.trials_csv import TrialRow

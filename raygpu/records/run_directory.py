@@ -24,7 +24,7 @@ from raygpu.config import ProblemConfig, StoredConfig, SweepConfig, load, read_t
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, redacted
 from raygpu.records import run_lock, slurm_job
-from raygpu.records.json_files import as_json, read_json
+from raygpu.records.run_files import as_json, read_json
 from raygpu.records.whole_files import write_whole
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.records.csv_files import read_rows
+from raygpu.records.run_files import read_rows
 from raygpu.records.set_records import SetRecord
 from raygpu.records.space_columns import space_beside, space_columns, space_values
 from raygpu.records.whole_files import whole_file

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from raygpu.planning.makespan import makespan_s
-from raygpu.planning.overheads import WORKER_S
-from raygpu.planning.schedule import Schedule
+from raygpu.planning.schedule import WORKER_S, Schedule
 from raygpu.planning.trial_survival import Survival
 from raygpu.records.paces import Holder, Paces
 from raygpu.search.repeats import number_of

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.records.csv_files import read_rows
-from raygpu.records.json_files import rounded
+from raygpu.records.run_files import read_rows, rounded
 from raygpu.records.space_columns import CHANGES, LAST, OF_SET, space_beside, space_columns, space_values
 from raygpu.records.whole_files import whole_file
 from raygpu.search.scoring import rank

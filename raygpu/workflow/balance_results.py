@@ -14,7 +14,7 @@ from raygpu.errors import redacted
 from raygpu.planning.batch_balancing import BalanceVerdict, relative
 from raygpu.planning.confidence import Interval
 from raygpu.records.device import Device
-from raygpu.records.json_files import rounded
+from raygpu.records.run_files import rounded
 
 
 def summary(

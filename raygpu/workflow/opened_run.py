@@ -17,9 +17,9 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment
 from raygpu.planning.profiles import Profile
 from raygpu.records import sets_csv, trials_csv
-from raygpu.records.csv_files import read_rows
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_files import read_rows
 from raygpu.records.scratch import fetched
 from raygpu.records.sets_csv import SetRow
 from raygpu.records.space_columns import space_columns, text_of

@@ -17,8 +17,8 @@ from raygpu.planning.sweep_plan import Decision
 from raygpu.records import objectives_csv, population_file, sets_csv, trials_csv
 from raygpu.records.best_trial import add_to_best, command_line, drop_best, drop_description, is_best, write_best
 from raygpu.records.clock import Stages
-from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_files import rounded
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.set_records import compared
 from raygpu.records.training_progress import History

@@ -237,7 +237,7 @@ class SweepUnderWay:
 
     def _score_winner(self, context: SweepContext) -> None:
         """Score the winner of a sweep that has ended on the test data, if there is any; Ray is still there."""
-        from raygpu.engines.tune.winner_scoring import score_winner
+        from raygpu.engines.tune.engine import score_winner
 
         best, tested = best_record(self.records), self.found.test
         if self.interrupted or best is None or tested is None:

@@ -20,8 +20,8 @@ from raygpu.planning.cost_model import (
     at_once,
     options,
 )
-from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.schedule import WORKER_S
 
 ROOMY = FreeMemory(host_gib=1000, device_gib=None)
 SUBJECT = Subject("experiments.digits:Mlp", {}, "", "float32", "NVIDIA A100", 40.0, 16, {})

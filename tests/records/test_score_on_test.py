@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from raygpu.records.json_files import as_json
+from raygpu.records.run_files import as_json
 from raygpu.records.score_on_test import ScoreOnTest
 
 ONE = ScoreOnTest.of(360, {"t0006": {"loss": 0.2, "accuracy": 0.97222}})

@@ -13,8 +13,8 @@ from torch import nn
 
 from raygpu import Splits, TorchExperiment
 from raygpu.config import SweepConfig
-from raygpu.records.json_files import as_json
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_files import as_json
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import Status, TrialRecord

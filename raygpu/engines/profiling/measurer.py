@@ -21,8 +21,8 @@ from raygpu.experiment import Splits, reads_later
 from raygpu.planning.cost_model import FreeMemory, Option, Size, options
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
-from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.schedule import WORKER_S
 from raygpu.planning.step_cost import StepCost
 from raygpu.planning.sweep_plan import best_first, generations_ratio
 from raygpu.records.profile_store import ProfileStore

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.planning.cost_model import Size
-from raygpu.planning.overheads import WORKER_S
+from raygpu.planning.schedule import WORKER_S
 from raygpu.training.hyperparameters import OptimizerSettings
 
 if TYPE_CHECKING:  # Ray takes seconds to import

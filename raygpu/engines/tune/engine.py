@@ -1,30 +1,44 @@
-"""Run a sweep on Ray Tune: arrays of trials, and trials alone as arrays of one, are ordinary Tune trials."""
+"""Run a sweep on Ray Tune: arrays of trials, and trials alone as arrays of one, are ordinary Tune trials. Then score
+the winner's models on the test data, while Ray is still there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ray import tune
 
 from raygpu.engines.cluster.cluster import PlacementRequest
 from raygpu.engines.cluster.node_actors import start_actor
+from raygpu.engines.cluster.scoring_worker import ScoringFailed, ScoringWork, scores_on_test
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.memory_limit import limit_memory
 from raygpu.engines.tune.oom_retry import RetryShares, signatures
-from raygpu.engines.tune.population_actor import PopulationSettings
-from raygpu.engines.tune.population_start import population_settings
+from raygpu.engines.tune.population_actor import PopulationActor, PopulationSettings
 from raygpu.engines.tune.rule_actor import RuleActor
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings, part_of
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.engines.tune.tuner import fit
-from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
+from raygpu.experiment import Splits
+from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan, Share
+from raygpu.search.exploration import changing, populations, taken_over
+from raygpu.search.population import Population
 from raygpu.search.repeats import known_trials
+from raygpu.search.samplers import DrawnTrials
 from raygpu.search.scoring import Scoring
+from raygpu.search.signature import array_members
+from raygpu.search.space import parse
 from raygpu.search.stopping import decision_epochs, expected_epochs, stopping_rule
+from raygpu.search.trials import Trial
 from raygpu.training.fused.groups import Grouper
+
+FOLDER = "population"
+"""Folder, within Tune's, for the parameters that trials of different workers give each other."""
 
 
 def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, *, resume: bool) -> dict[str, str]:
@@ -67,6 +81,47 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     if population is not None and not live.stopping:
         population.folder.remove()
     return live.checkpoints | live.interrupted(context.folder.extracted, keep_all=shared.keep_all)
+
+
+def population_settings(
+    context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None
+) -> PopulationSettings | None:
+    """Start the population of a sweep; None for a sweep without one."""
+    config = context.config
+    if config.population.interval is None:
+        return None
+    assert config.epochs is not None  # the schema asks for them
+    assert isinstance(context.sampler, DrawnTrials)
+    trials = context.sampler.trials
+    space = parse(config.space, config.search.algorithm)
+    parameters = changing(config.population, space)
+    names = taken_over(parameters, space, context.source.kind, context.read)
+    population = Population(
+        config.population,
+        parameters,
+        populations(trials, names),
+        epochs=config.epochs,
+        seed=config.seed,
+        maximize=config.maximize,
+        together=all_at_once(trials, plan, grouper),
+    )
+    return PopulationSettings(
+        start_actor(PopulationActor, population),
+        frozenset(config.population.epochs(config.epochs)),
+        names,
+        context.folder.tune / FOLDER,
+    )
+
+
+def all_at_once(trials: Sequence[Trial], plan: Plan | ArrayPlan, grouper: Grouper | None) -> bool:
+    """Return whether all trials of a sweep train at the same time; not where arrays and trials alone share devices."""
+    if not isinstance(plan, ArrayPlan):
+        return len(trials) <= plan.slots
+    assert grouper is not None
+    groups = grouper.groups(trials)
+    arrays = array_members(groups, plan.arrays.slots, plan.members)
+    alone = sum(len(group.trials) for group in groups if group.reason is not None)
+    return len(arrays) <= plan.arrays.slots if not alone else not arrays and alone <= plan.alone.slots
 
 
 def _shared_settings(
@@ -123,3 +178,37 @@ def _resources(part: DevicePlan, needed: PlacementRequest) -> tune.PlacementGrou
     if needed.labels is None:
         return tune.PlacementGroupFactory([bundle])
     return tune.PlacementGroupFactory([bundle], bundle_label_selector=[dict(needed.labels)])
+
+
+def score_winner(
+    context: SweepContext, plan: Plan | ArrayPlan, tested: Splits, models: Mapping[str, tuple[Trial, str]]
+) -> dict[str, dict[str, float]]:
+    """Return the metrics of models on the test data, by trial id; in one worker with the share that the plan gives a
+    trial, or with a whole GPU if that is too small.
+
+    tested: the test data in place of the validation data. models: trial and URI of its checkpoint, by trial id. Raises
+    ScoringFailed.
+    """
+    alone = plan.alone if isinstance(plan, ArrayPlan) else plan
+    try:
+        return scores_on_test(_scoring_work(context, alone, alone.parts[0].share), tested, models)
+    except ScoringFailed as failure:
+        if not failure.out_of_memory or alone.parts[0].share.trials_per_gpu == 1:
+            raise
+    return scores_on_test(_scoring_work(context, alone, Share()), tested, models)
+
+
+def _scoring_work(context: SweepContext, plan: Plan, share: Share) -> ScoringWork:
+    """Return the settings of a worker with a share of the plan's fastest type of device."""
+    part = plan.parts[0].resized(share)
+    gpu = context.config.gpu
+    memory_gib = context.cluster.device_memory_gib(part.device) if gpu.memory_limit else None
+    return ScoringWork(
+        source=context.cluster.travelled(context.source),
+        precision=gpu.precision,
+        threads=part.threads_per_trial,
+        cpus=part.cpus_per_trial,
+        gpus=share.ray_gpus,
+        needed=context.cluster.needed(part.device),
+        limit=partial(limit_memory, context.source.kind, memory_gib, share),
+    )

@@ -10,12 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from raygpu.engines.cluster import ray_environment, ray_private_api
 from raygpu.engines.cluster.cluster import SETTLE_S, has_ended
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.worker_reuse import WorkerReuse
 from raygpu.records.interrupts import noted_interrupts
 
 PATIENCE_S = 20.0
@@ -55,33 +53,6 @@ def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
         elif has_ended(raylet):
             live.warn("Ray's raylet was ended by others; running trials go on from their last checkpoints")
             live.leave(live.checkpoints)
-
-
-class PausingScheduler(FIFOScheduler):
-    """Tune scheduler that pauses each trial with a checkpoint once the sweep is to stop; until then first come, first
-    served. It keeps workers while the search waits for results."""
-
-    def __init__(self, live: LiveSweep) -> None:
-        super().__init__()
-        self.live = live
-        self.workers = WorkerReuse(live)
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Keep the trial's worker if the search will give more trials."""
-        super().on_trial_complete(tune_controller, trial, result)
-        self.workers.ended(tune_controller, trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Pause the trial if the sweep is to stop."""
-        if not self.live.stopping:
-            return str(TrialScheduler.CONTINUE)
-        self.live.records.release(trial.trial_id)  # Tune may start one that it has staged in its place
-        return str(TrialScheduler.PAUSE)
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the next trial to run; none if the sweep is to stop."""
-        self.workers.update(tune_controller.get_live_trials())
-        return None if self.live.stopping else super().choose_trial_to_run(tune_controller)
 
 
 class Interruption(tune.Callback):

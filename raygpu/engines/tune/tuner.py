@@ -13,9 +13,10 @@ from ray.tune.search import ConcurrencyLimiter, SearchGenerator
 
 from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
-from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
+from raygpu.engines.tune.interruption import Interruption, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.saved_state import has_state, set_before
+from raygpu.engines.tune.scheduler import PausingScheduler
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext

@@ -15,8 +15,8 @@ from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Workload
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import Node
-from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.schedule import WORKER_S
 from raygpu.planning.step_cost import FLOP_PER_S, LAUNCH_S, StepCost
 from raygpu.search.signature import ITS_OWN, Group, Signature
 from raygpu.search.trials import Trial

@@ -17,12 +17,15 @@ from ray import cloudpickle
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
-from raygpu.config import SweepConfig
+from raygpu.config import SweepConfig, validated
+from raygpu.engines.tune import engine
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.space import trial_seed
+from raygpu.search.samplers import DrawnTrials
+from raygpu.search.space import parse, random_trials, trial_seed
 from raygpu.search.trials import Trial
+from raygpu.storage import Storage
 from raygpu.sweep import SweepResult
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
@@ -30,6 +33,11 @@ from raygpu.training.torch.models import CHECKPOINT
 from tests.fused_cases import Small
 
 pytestmark = pytest.mark.timeout(900)
+POPULATION_SPACE = {
+    "lr": {"loguniform": [1e-3, 1.0]},
+    "gamma": {"choice": [0.0, 2.0]},
+    "warmup_epochs": {"choice": [0, 1]},
+}
 SPACE = {"lr": {"loguniform": [1e-2, 0.5]}, "momentum": {"uniform": [0.0, 0.9]}, "hidden": 16}
 
 
@@ -285,3 +293,24 @@ def test_an_unknown_metric_ends_the_sweep(config: Any, no_ray: Any, monkeypatch:
     monkeypatch.setattr("raygpu.sweep.ray_starting", no_ray)
     with pytest.raises(BadInput, match="the experiment reports"):
         run(config("fused", metric="nothing"))
+
+
+@pytest.mark.parametrize(("read", "num_populations"), [(frozenset(), 1), (frozenset({"gamma"}), 2)])
+def test_a_number_that_the_users_code_reads_stays_a_trials_own(
+    read: frozenset[str], num_populations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "start_actor", lambda kind, population: population)
+    values = {"experiment": "a:B", "metric": "loss", "trials": 8, "epochs": 6}
+    config = validated({**values, "population": {"interval": 2}, "space": POPULATION_SPACE}, SweepConfig, "a.toml")
+    context: Any = SimpleNamespace(
+        config=config,
+        sampler=DrawnTrials(random_trials(parse(POPULATION_SPACE), 8, 0)),
+        source=SimpleNamespace(kind="torch"),
+        read=read,
+        folder=SimpleNamespace(tune=Storage("/nowhere")),
+    )
+    plan: Any = SimpleNamespace(slots=8)
+    settings = engine.population_settings(context, plan, None)
+    assert settings is not None
+    assert len(set(settings.actor.groups.values())) == num_populations
+    assert set(settings.changing) == {"lr", "gamma", "warmup_epochs"} - read

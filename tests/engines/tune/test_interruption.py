@@ -21,11 +21,8 @@ import pytest
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.tune import interruption
-from raygpu.records.device import Device
 from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.trial_records import Records
-from raygpu.search.scoring import Scoring
 from tests.processes import LOOPBACK, as_users_have_it, listeners, terminate_all
 
 pytestmark = pytest.mark.timeout(300)
@@ -71,16 +68,6 @@ def test_every_running_trial_saves_a_checkpoint_first_and_begins_anew_where_that
     assert resumed.summary["completed"] == 2
     assert all(epochs(tmp_path, trial)[8:] == list(range(1, 9)) for trial in (1, 2)), "whole, once more"
     assert shown.getvalue().count("begins anew: its checkpoint cannot be read") == 1 + len(others)
-
-
-def test_a_paused_trial_holds_no_share_of_its_gpu() -> None:
-    records = Records(2, Scoring("x", True), [Device(0, "node", "0", "T4")], 1)
-    records.hold("tune-0", ["t0000"], 0.5)
-    live: Any = SimpleNamespace(records=records, stopping=False)
-    scheduler, trial = interruption.PausingScheduler(live), SimpleNamespace(trial_id="tune-0")
-    assert (scheduler.on_trial_result(None, trial, {}), records.snapshot().held) == ("CONTINUE", {0: 0.5})
-    live.stopping = True
-    assert (scheduler.on_trial_result(None, trial, {}), records.snapshot().held) == ("PAUSE", {0: 0.0})
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune import population_actor as module
+from raygpu.engines.tune.engine import all_at_once
 from raygpu.engines.tune.population_actor import PATIENCE_S, PopulationActor, PopulationClient, PopulationLost
-from raygpu.engines.tune.population_start import all_at_once
 from raygpu.search.population import MemberScores, Population, Reached
 from raygpu.search.space import parse
 from raygpu.search.trials import Trial

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from ray.tune.utils.object_cache import _ObjectCache
 
-from raygpu.engines.tune.worker_reuse import WorkerReuse, kept_requests
+from raygpu.engines.tune.scheduler import PausingScheduler, WorkerReuse, kept_requests
+from raygpu.records.device import Device
+from raygpu.records.trial_records import Records
+from raygpu.search.scoring import Scoring
 
 
 class Controller:
@@ -97,3 +100,13 @@ def test_requests_are_kept_beside_no_other_that_waits() -> None:
     assert kept_requests({"quarter", "half"}, {"half"}) == {"half"}
     assert kept_requests({"quarter"}, {"half"}) == frozenset()
     assert kept_requests({"quarter", "half"}, {"half", "quarter"}) == frozenset()
+
+
+def test_a_paused_trial_holds_no_share_of_its_gpu() -> None:
+    records = Records(2, Scoring("x", True), [Device(0, "node", "0", "T4")], 1)
+    records.hold("tune-0", ["t0000"], 0.5)
+    live: Any = SimpleNamespace(records=records, stopping=False)
+    scheduler, trial = PausingScheduler(live), SimpleNamespace(trial_id="tune-0")
+    assert (scheduler.on_trial_result(None, trial, {}), records.snapshot().held) == ("CONTINUE", {0: 0.5})
+    live.stopping = True
+    assert (scheduler.on_trial_result(None, trial, {}), records.snapshot().held) == ("PAUSE", {0: 0.0})

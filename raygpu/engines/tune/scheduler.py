@@ -1,12 +1,42 @@
-"""Workers of a search that learns: they wait for the next trials instead of being ended and started again."""
+"""Tune scheduler of a sweep: it pauses trials once the sweep is to stop, and keeps the workers of a search that learns,
+which wait for the next trials instead of being ended and started again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from typing import Any
 
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.tune_private_api import keep_idle_workers
+
+
+class PausingScheduler(FIFOScheduler):
+    """Tune scheduler that pauses each trial with a checkpoint once the sweep is to stop; until then first come, first
+    served. It keeps workers while the search waits for results."""
+
+    def __init__(self, live: LiveSweep) -> None:
+        super().__init__()
+        self.live = live
+        self.workers = WorkerReuse(live)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Keep the trial's worker if the search will give more trials."""
+        super().on_trial_complete(tune_controller, trial, result)
+        self.workers.ended(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Pause the trial if the sweep is to stop."""
+        if not self.live.stopping:
+            return str(TrialScheduler.CONTINUE)
+        self.live.records.release(trial.trial_id)  # Tune may start one that it has staged in its place
+        return str(TrialScheduler.PAUSE)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the next trial to run; none if the sweep is to stop."""
+        self.workers.update(tune_controller.get_live_trials())
+        return None if self.live.stopping else super().choose_trial_to_run(tune_controller)
 
 
 class WorkerReuse:
