@@ -134,6 +134,10 @@ class Kept:
         """The state itself."""
         return pickle.loads(self.state)
 
+    def is_of(self, epoch: int, epochs: int | None) -> bool:
+        """Return whether the state is of this epoch, or of a later one after the last of `epochs`."""
+        return self.epoch == epoch or (epoch == epochs and self.epoch > epoch)
+
     def dump(self, folder: Path) -> None:
         """Write the state into `folder` in one step: a reader finds the old or the new one, never half."""
         folder.mkdir(parents=True, exist_ok=True)

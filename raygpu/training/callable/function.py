@@ -109,9 +109,7 @@ class FunctionTraining(Training):
     def has_saved(self, epoch: int) -> bool:
         """Return whether the state that `save` writes is of this epoch, the last one that has ended."""
         state = self._channel.kept
-        if state is None:
-            return False
-        return state.epoch == epoch or (epoch == self.epochs and state.epoch > epoch)
+        return state is not None and state.is_of(epoch, self.epochs)
 
     def load(self, folder: Path) -> None:
         """Take in a saved state: the function starts again at its beginning, and gets the state by `raygpu.load()`."""

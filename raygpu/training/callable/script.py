@@ -312,9 +312,7 @@ class ScriptTraining(Training):
         """Return whether the state that `save` writes is of this epoch: a fast script may be past the last one
         reported."""
         state = self._kept()
-        if state is None:
-            return False
-        return state.epoch == epoch or (epoch == self.epochs and state.epoch > epoch)
+        return state is not None and state.is_of(epoch, self.epochs)
 
     def load(self, folder: Path) -> None:
         """Take in a saved state: the script starts again at its beginning, finds its files, and gets the state by
