@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,30 @@ class KerasNoisy(FewKeras):
         import keras
 
         return inputs + keras.random.normal(keras.ops.shape(inputs))
+
+
+@cache
+def shared_noise() -> Any:
+    """Make the layer that all experiments of this process share, as one of a module."""
+    import keras
+
+    return keras.layers.GaussianNoise(0.3)
+
+
+class KerasSharedNoise(KerasNoisy):
+    """Noise at the inputs by a layer that is no part of the experiment or the model."""
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        return shared_noise()(super().augment(inputs, hp), training=True)
+
+
+class KerasSampledScore(FewKeras):
+    """A metric by random numbers, which training does not draw."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        import keras
+
+        return {"noise": keras.ops.mean(keras.random.normal(keras.ops.shape(outputs)))}
 
 
 class KerasFragile(KerasNamed):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 from raygpu.config import TrainConfig
 from raygpu.errors import BadInput
@@ -58,27 +59,15 @@ def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *,
     Raises BadInput if the GPUs are not enough for the devices of each worker.
     """
     workers = 1 if framework == "function" else config.workers
-    each, most_gpus = config.devices_per_worker, config.cluster.most_gpus
-    num_gpus: Fraction | int = sum(node.num_gpus for node in nodes)
-    if most_gpus is not None and most_gpus < num_gpus:
-        num_gpus = most_gpus if most_gpus < 1 else math.floor(most_gpus)
-    room = min(sum(node.num_gpus // each for node in nodes), num_gpus // each)
-    if each > 1 and simulated:
-        if workers not in ("all", 1):
-            raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
-        count, per_gpu, gpus = 1, 1, float(min(num_gpus, 1))
-    elif each > 1:
-        count = int(room) if workers == "all" else workers
-        if not room or count > room:
-            raise BadInput(
-                f"devices_per_worker: read {each}; the nodes have {', '.join(str(n.num_gpus) for n in nodes)}"
-                f" GPUs, enough for {room} such workers"
-            )
-        per_gpu, gpus = 1, float(each)
-    else:
+    each = config.devices_per_worker
+    num_gpus = _num_gpus(nodes, config.cluster.most_gpus)
+    if each == 1:
         count = math.ceil(num_gpus) if workers == "all" else workers
         per_gpu = math.ceil(Fraction(count) / num_gpus)
         gpus = floor_to_step(Fraction(1, per_gpu))
+    else:
+        per_gpu = 1
+        count, gpus = _with_several_devices(nodes, workers, each, num_gpus, simulated=simulated)
     memory_gib = sum(node.memory_gib for node in nodes)
     if count * WORKER_GIB > memory_gib:
         raise BadInput(
@@ -90,10 +79,42 @@ def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *,
         floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / most)
         for node, most in zip(nodes, per_node, strict=True)
     )
-    shares = simulated or per_gpu > 1  # NCCL refuses two ranks on a GPU
-    how = ""
+    shares = simulated or per_gpu > 1
+    backend = _backend(framework, count, shares=shares)
+    return WorkerDevices(count, each, per_gpu, gpus, cpus, backend, shares, simulated)
+
+
+def _num_gpus(nodes: Sequence[Node], most_gpus: Fraction | None) -> Fraction | int:
+    """Return the number of GPUs that the training may use: a fraction of one, or a whole number."""
+    num_gpus: Fraction | int = sum(node.num_gpus for node in nodes)
+    if most_gpus is None or most_gpus >= num_gpus:
+        return num_gpus
+    return most_gpus if most_gpus < 1 else math.floor(most_gpus)
+
+
+def _with_several_devices(
+    nodes: Sequence[Node], workers: int | Literal["all"], each: int, num_gpus: Fraction | int, *, simulated: bool
+) -> tuple[int, float]:
+    """Return the number of workers with `each` devices, all of one node, and the GPUs that Ray reserves for a worker.
+    Raises BadInput if the nodes have not enough."""
+    if simulated:
+        if workers not in ("all", 1):
+            raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
+        return 1, float(min(num_gpus, 1))
+    room = int(min(sum(node.num_gpus // each for node in nodes), num_gpus // each))
+    count = room if workers == "all" else workers
+    if not room or count > room:
+        raise BadInput(
+            f"devices_per_worker: read {each}; the nodes have {', '.join(str(n.num_gpus) for n in nodes)}"
+            f" GPUs, enough for {room} such workers"
+        )
+    return count, float(each)
+
+
+def _backend(framework: str, count: int, *, shares: bool) -> str:
+    """Return what sums the gradients of so many workers. shares: whether they share a GPU, which NCCL refuses."""
     if framework == "torch":
-        how = "gloo" if shares else "nccl"
-    elif framework == "keras":
-        how = "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
-    return WorkerDevices(count, each, per_gpu, gpus, cpus, how, shares, simulated)
+        return "gloo" if shares else "nccl"
+    if framework == "keras":
+        return "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
+    return ""

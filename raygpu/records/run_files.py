@@ -27,6 +27,8 @@ def read_rows(file: Path, row_of: Callable[[Mapping[str, str]], Row]) -> list[Ro
     with file.open(encoding="utf-8", newline="") as opened:
         rows = csv.DictReader(opened, restval="", strict=True)
         try:
+            if rows.fieldnames is None:
+                raise ValueError("empty, without the names of its columns")
             return [row_of(_whole(row)) for row in rows]
         except (ValueError, KeyError, TypeError, csv.Error) as error:
             fault = f"{file}: line {rows.line_num}: {one_line(error)}"

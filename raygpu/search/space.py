@@ -314,6 +314,7 @@ def _has_none(value: Any) -> bool:
 
 
 def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
+    """Return the options of a choice, or the bounds of a range; of one with a step, its first and last multiple."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{kind}: read {value!r}; a list is wanted")
     if kind in ("choice", "grid_search"):
@@ -322,6 +323,20 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
         if any(map(_has_none, value)):
             raise ValueError(f"{kind}: None cannot be written to a file; use text, or leave it out by `when`")
         return tuple(value)
+    _require_range(kind, value)
+    if not kind.startswith("q") or kind == "qrandn":
+        return tuple(value)
+    low, high, step = value
+    first, last = _multiples(low, high, step, whole="int" in kind)
+    if "log" in kind:
+        first = max(first, quantized(step, step))
+    if first > last:
+        raise ValueError(f"{kind}: read {list(value)!r}; there is no multiple of {step} from {low} to {high}")
+    return first, last, step
+
+
+def _require_range(kind: str, value: Sequence[Any]) -> None:
+    """Raise ValueError unless these are the finite numbers that a kind of range takes."""
     count = _NUM_ARGUMENTS[kind]
     meaning = "mean, deviation" if "randn" in kind else "low, high"
     shape = f"[{meaning}{', step' if count == 3 else ''}]"
@@ -340,15 +355,6 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
         raise ValueError(f"{kind}: low {value[0]!r} is not below high {value[1]!r}")
     elif "log" in kind and value[0] <= 0:
         raise ValueError(f"{kind}: low {value[0]!r} is not above 0, and its logarithm is needed")
-    if count == 3 and "randn" not in kind:  # multiples of the step, as all q distributions draw
-        low, high, step = value
-        first, last = _multiples(low, high, step, whole="int" in kind)
-        if "log" in kind:
-            first = max(first, quantized(step, step))
-        if first > last:
-            raise ValueError(f"{kind}: read {list(value)!r}; there is no multiple of {step} from {low} to {high}")
-        return first, last, step
-    return tuple(value)
 
 
 def _multiples(low: float, high: float, step: float, *, whole: bool) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import random
 import sys
 import weakref
 from collections.abc import Iterator
-from types import CellType, FunctionType, ModuleType
+from types import BuiltinMethodType, CellType, FunctionType, MethodWrapperType, ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,19 +20,30 @@ import numpy as np
 T = TypeVar("T")
 FOLLOWED = "functions are followed"
 """Key of a memo: every other copy that is made in this process is Python's own."""
+WEAKLY = "objects of weak references that are not copied yet"
+"""Key of a memo with the ids of these objects."""
+REACHED = "objects of weak references that are copied later"
+"""Key of a memo with the ids of these objects."""
 LIBRARIES = frozenset({"functools", "keras", "numpy", "tensorflow", "torch"})
 """Packages whose functions keep no state of an experiment's."""
 GENERATORS: tuple[Any, ...] = tuple(getattr(draw, "__self__", None) for draw in (random.random, np.random.rand))
 """Global generators of Python and NumPy, to which their functions are bound: a copy would draw numbers of its own."""
+UNCOPIED = ModuleType | type | None
+"""Types of what functions of C code are bound to."""
+BINDINGS = "PyCapsule", "pybind11"
+"""Beginnings of the names of types to which pybind11 binds functions."""
 METADATA = ("__qualname__", "__doc__", "__module__", "__annotations__", "__type_params__")
 
 
 def deep_copy(value: T, memo: dict[Any, Any] | None = None) -> T:
     """Return a deep copy of a value. memo: as of `copy.deepcopy`, from the id of each object to its copy."""
-    memo = {} if memo is None else memo
-    memo[FOLLOWED] = True
-    memo.update((id(each), each) for each in GENERATORS)
-    return copy.deepcopy(value, memo)
+    given = (memo or {}) | {FOLLOWED: True, WEAKLY: set(), REACHED: frozenset()}
+    given |= {id(each): each for each in GENERATORS}
+    copies = dict(given)
+    copied = copy.deepcopy(value, copies)
+    if reached := copies[WEAKLY] & copies.keys():  # a weak reference came before what owns its object
+        copied = copy.deepcopy(value, given | {REACHED: reached})
+    return copied
 
 
 def held_by(function: FunctionType) -> list[Any]:
@@ -97,12 +108,55 @@ def _copied_cache(cached: Any, memo: dict[Any, Any]) -> Any:
 
 
 def _copied_reference(reference: weakref.ref[Any], memo: dict[Any, Any]) -> weakref.ref[Any]:
-    """Return a weak reference to the copy of an object of which there is one already, as of the owner's."""
-    return weakref.ref(memo[id(reference())]) if FOLLOWED in memo and id(reference()) in memo else reference
+    """Return a weak reference to the copy of an object that is copied too, as of the owner's; else itself."""
+    target = reference()
+    return weakref.ref(memo[id(target)]) if _is_copied(target, memo) else reference
+
+
+def _copied_weak_method(reference: weakref.WeakMethod[Any], memo: dict[Any, Any]) -> weakref.WeakMethod[Any]:
+    """Return a weak reference to the method of an object's copy, if there is one; else itself."""
+    method = reference()
+    if method is None or not _is_copied(method.__self__, memo):
+        return reference
+    return weakref.WeakMethod(method.__func__.__get__(memo[id(method.__self__)]))
+
+
+def _copied_proxy(proxy: Any, memo: dict[Any, Any]) -> Any:
+    """Return a weak proxy of the copy of an object that is copied too; else itself."""
+    try:
+        target = proxy.__repr__.__self__
+    except ReferenceError:  # it is gone
+        return proxy
+    return weakref.proxy(memo[id(target)]) if _is_copied(target, memo) else proxy
+
+
+def _is_copied(target: Any, memo: dict[Any, Any]) -> bool:
+    """Return whether an object has a copy, other than by weak references; make that of an object known for one."""
+    if FOLLOWED not in memo or target is None:
+        return False
+    if id(target) in memo[REACHED]:
+        copy.deepcopy(target, memo)
+    if id(target) not in memo:
+        memo[WEAKLY].add(id(target))
+    return id(target) in memo
+
+
+def _copied_method(method: Any, memo: dict[Any, Any]) -> Any:
+    """Return a method of C code bound to a copy of its object, as `list.append`; a function as it is."""
+    owner = method.__self__
+    if FOLLOWED not in memo or isinstance(owner, UNCOPIED) or type(owner).__name__.startswith(BINDINGS):
+        return method
+    copied = copy.deepcopy(owner, memo)
+    return method if copied is owner else getattr(copied, method.__name__)
 
 
 copy._deepcopy_dispatch |= {  # type: ignore[attr-defined]  # there is no public way
     FunctionType: _copied_function,
     functools._lru_cache_wrapper: _copied_cache,
     weakref.ref: _copied_reference,
+    weakref.WeakMethod: _copied_weak_method,
+    weakref.ProxyType: _copied_proxy,
+    weakref.CallableProxyType: _copied_proxy,
+    BuiltinMethodType: _copied_method,
+    MethodWrapperType: _copied_method,
 }

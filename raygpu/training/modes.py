@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from raygpu.training.keras_policy import store_policy, stored_policy
+from raygpu.training.keras_global_state import FLASH_ATTENTION, POLICY, SAFE_MODE, store, stored
 
 DEVICES = ("cpu", "cuda")
 PRECISIONS = (
@@ -23,6 +24,8 @@ PRECISIONS = (
     "backends.mkldnn.rnn",
 )
 """Parts of torch with a precision of float32; one without a value of its own has that of a part before it."""
+KERAS_STORED = POLICY, SAFE_MODE, FLASH_ATTENTION
+"""Modes of Keras that a process begins without."""
 THREADS = "threads"
 """The mode that is always set: a thread reads its own value, and sets that of later threads too."""
 Mode = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -81,7 +84,7 @@ def all_modes() -> dict[str, Mode]:
 def defaults() -> dict[str, Any]:
     """Return the modes, by name, that torch and Keras have when they have been imported, as far as they have the same
     everywhere: Keras' types may come from a file of the user's."""
-    modes: dict[str, Any] = {"keras.dtype_policy": None}
+    modes: dict[str, Any] = {f"keras.{name}": None for name in KERAS_STORED}
     torch = _imported("torch")
     if torch is None:
         return modes
@@ -181,7 +184,7 @@ def _keras_modes() -> dict[str, Mode]:
         return {}
     names = ("floatx", "epsilon", "image_data_format")
     modes = {f"keras.{name}": (getattr(config, name), getattr(config, f"set_{name}")) for name in names}
-    return modes | {"keras.dtype_policy": (stored_policy, store_policy)}
+    return modes | {f"keras.{name}": (partial(stored, name), partial(store, name)) for name in KERAS_STORED}
 
 
 def _sklearn_modes() -> dict[str, Mode]:

@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, TypeVar
 
 from raygpu.training.deep_copy import deep_copy, held_by
@@ -149,7 +149,7 @@ def parts_of(value: Any) -> list[Any]:
         return list(value)
     if isinstance(value, FunctionType):
         return held_by(value)
-    if isinstance(value, MethodType):
+    if isinstance(value, MethodType | BuiltinMethodType | MethodWrapperType):
         return [value.__self__]
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]

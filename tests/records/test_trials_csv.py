@@ -50,6 +50,9 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "trials.csv").write_text("id,status,score\nt0000,finished,high\n")
     with pytest.raises(BadInput, match=r"trials.csv: line 2: .*--resume writes it anew"):
         read(tmp_path / "trials.csv")
+    (tmp_path / "trials.csv").write_text("")
+    with pytest.raises(BadInput, match=r"trials.csv: line 0: ValueError: empty, .*--resume writes it anew"):
+        read(tmp_path / "trials.csv")
 
 
 def test_names_that_begin_as_the_prefix_of_other_names_stay_apart(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ WAYS: dict[str, Callable[[Keeper], Any]] = {
     "cache": lambda keeper: functools.lru_cache(keeper.get),
     "cache of a closure": lambda keeper: functools.lru_cache(maxsize=None)(lambda: keeper.value),
     "weak reference": lambda keeper: functools.partial(lambda held: held().value, weakref.ref(keeper)),
+    "weak proxy": lambda keeper: functools.partial(lambda held: held.value, weakref.proxy(keeper)),
+    "weak method": lambda keeper: functools.partial(lambda held: held()(), weakref.WeakMethod(keeper.get)),
     "module": with_a_module,
     "recursive": recursive,
     "compiled": lambda keeper: torch.compile(keeper.get, backend="eager"),
@@ -81,6 +83,21 @@ def test_a_function_of_a_copy_reads_the_copy(way: str) -> None:
     copied.value = 5
     assert copied.read() == 5
     assert keeper.read() == 0
+
+
+def test_a_method_of_a_container_is_bound_to_the_copy() -> None:
+    seen: list[int] = []
+    add, size, seen_by_copy = deep_copy((seen.append, seen.__len__, seen))
+    add(1)
+    assert (size(), seen_by_copy, seen) == (1, [1], [])
+    assert deep_copy([math.floor, torch.relu, dict.fromkeys]) == [math.floor, torch.relu, dict.fromkeys]
+
+
+def test_a_weak_reference_may_come_before_what_owns_its_object() -> None:
+    keeper, elsewhere = Keeper(lambda keeper: keeper.get), Keeper(lambda keeper: keeper.get)
+    reference, to_elsewhere, copied = deep_copy((weakref.ref(keeper), weakref.ref(elsewhere), keeper))
+    assert reference() is copied is not keeper
+    assert to_elsewhere() is elsewhere, "the copy of what nothing owns would be gone"
 
 
 def test_a_name_that_two_functions_share_is_shared_by_their_copies_alone() -> None:

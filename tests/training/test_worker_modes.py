@@ -59,6 +59,15 @@ modes = WorkerModes()
 modes.note()
 import torch, keras
 """
+UNSAFE = """
+keras.config.enable_unsafe_deserialization()  # as the user's file does
+modes = WorkerModes()
+modes.note()
+for _ in range(2):
+    modes.restore()
+    keras.layers.Lambda.from_config(keras.layers.Lambda(lambda x: 2 * x).get_config())
+    keras.utils.clear_session()  # at the end of a trial
+"""
 IMPORTED_LATER = """
 modes.restore()
 before = torch.get_float32_matmul_precision(), torch.get_default_dtype()
@@ -82,6 +91,6 @@ assert keras.layers.Dense(1).dtype == "float64", "the first trial's policy is go
 """
 
 
-def test_modes_of_what_a_trial_imports_are_restored_and_it_may_set_the_type_of_kerass_layers() -> None:
-    pieces = {"imported later": IMPORTED_LATER, "the type of layers": SET_FLOATX}
+def test_modes_of_what_a_trial_imports_and_those_of_keras_are_restored() -> None:
+    pieces = {"imported later": IMPORTED_LATER, "the type of layers": SET_FLOATX, "unsafe": UNSAFE}
     assert faults_in_forks(NOTED_BEFORE_THE_IMPORT, pieces, os.environ | {"KERAS_BACKEND": "torch"}) == []

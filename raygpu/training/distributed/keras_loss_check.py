@@ -27,9 +27,10 @@ from raygpu.training.keras.data import ReadData, tensors
 from raygpu.training.keras.keras_private_api import all_layers
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.random_outputs import random_outputs
+from raygpu.training.keras.random_states import RANDOM_STATE
 from raygpu.training.keras.reduction import Loss, PartGradient
-from raygpu.training.keras.solo import RANDOM_STATE, in_float32, initial_model, no_gpu
-from raygpu.training.keras_policy import store_policy, stored_policy
+from raygpu.training.keras.solo import in_float32, initial_model, no_gpu
+from raygpu.training.keras_global_state import POLICY, store, stored
 from raygpu.training.own_copy import own_copy
 
 DROPOUTS = (keras.layers.Dropout, keras.layers.AlphaDropout, keras.layers.GaussianDropout)
@@ -52,7 +53,7 @@ class KerasLossEvaluator:
         self.rounding = DOUBLE
         self._held: tuple[Any, Arrays, Any] | None = None
         self._random = False
-        before = keras.config.floatx(), stored_policy()
+        before = keras.config.floatx(), stored(POLICY)
         try:
             self._prepare("float64", "float64")
             try_values(self, 2, num_samples(targets))
@@ -65,7 +66,7 @@ class KerasLossEvaluator:
     def _set_types(self, floatx: str, policy: Any) -> None:
         keras.config.set_floatx(floatx)
         if policy is None:
-            store_policy(None)
+            store(POLICY, None)
         else:
             keras.config.set_dtype_policy(policy)
 

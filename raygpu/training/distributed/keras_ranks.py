@@ -31,8 +31,9 @@ from raygpu.training.keras.data import ReadData
 from raygpu.training.keras.keras_private_api import set_global_seed_generator
 from raygpu.training.keras.optimizers import takes_no_step
 from raygpu.training.keras.quiet_import import tf
+from raygpu.training.keras.random_states import random_states
 from raygpu.training.keras.reduction import PartGradient
-from raygpu.training.keras.solo import WEIGHTS, KerasSolo, random_states
+from raygpu.training.keras.solo import WEIGHTS, KerasSolo
 
 PROGRESS = "parallel.json"
 """File, beside those of `KerasSolo`, with the state of a training within an epoch."""
@@ -70,7 +71,7 @@ class KerasParallel(ParallelTraining):
         self._split: list[list[LocalBatch]] = []
         """The split of the epoch's first and last batch as `_data` have it; empty to have them begin anew."""
         self._random: list[list[Any]] = []
-        """Generator states for dropout and augmentation, by device of this process."""
+        """States of random generators, by device of this process; those of the evaluation are the first device's."""
         self._begin_losses()
         self._since = _Since(ranks.local)
         self._trace()
@@ -100,7 +101,7 @@ class KerasParallel(ParallelTraining):
         self._data.begin(1, self.solo.order(1), ())
         arguments = self._data.given([(0, 2)] * self.ranks.local)
         traced = self._compute_step.get_concrete_function(tf.TensorSpec([], tf.float64), *arguments)
-        states = random_states(traced)
+        states = random_states(traced, self.solo.traced_evaluation())
         devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
         self._random = [[v for v in states if v.device == device] for device in devices]
         self._random += [[] for _ in range(self.ranks.local - len(devices))]

@@ -15,8 +15,9 @@ from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.keras.broadcast_check import require_no_broadcast
 from raygpu.training.keras.quiet_import import keras, tf
-from raygpu.training.keras.solo import RANDOM_STATE, KerasSolo, no_gpu
-from raygpu.training.keras.tracing_check import evaluation, trace
+from raygpu.training.keras.random_states import RANDOM_STATE
+from raygpu.training.keras.solo import KerasSolo, no_gpu
+from raygpu.training.keras.tracing_check import trace
 from raygpu.training.own_copy import own_copy
 from raygpu.training.rounded_steps import rounding_lines
 
@@ -62,7 +63,7 @@ def first_result(
 
 def _require_no_sums(training: KerasSolo) -> None:
     """Raise ValueError if scores depend on what an object of `keras.metrics`, or a variable of metrics(), adds up."""
-    reached = _unsaved(training, evaluation(training))
+    reached = _unsaved(training, training.traced_evaluation())
     scores = training.evaluate()
     changed = [(each, value) for each, value in reached if not np.array_equal(each.numpy(), value)]
     owners = _metric_objects() if changed else {}

@@ -105,7 +105,7 @@ class KerasPlaced(KerasSolo):
     def turn(self, *, profiled: bool) -> PlacementTurn:
         """Warm up, train an epoch, and return what it took; with a profile of some more steps, if asked for."""
         self._reset_peaks()
-        self._trace()
+        self.trace()
         self.epoch = 1
         self._reseed()
         self._run_steps(1, min(WARM_UP_STEPS, len(self.bounds)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,8 +29,9 @@ from raygpu.training.keras.kept_layers import name_after, require_new
 from raygpu.training.keras.keras_private_api import carried, global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.optimizers import make_optimizer, takes_no_step
 from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.keras.random_states import random_states
 from raygpu.training.keras.reduction import Loss, value_parts
-from raygpu.training.keras_policy import store_policy, stored_policy
+from raygpu.training.keras_global_state import POLICY, store, stored
 from raygpu.training.own_copy import own_copy
 
 WEIGHTS = "model.weights.h5"
@@ -40,10 +40,6 @@ MIXED = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 """Keras' policies of mixed precision."""
 PROBABILITIES = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}
 """Operators of which losses of Keras take the inputs, the logits, in the place of the outputs."""
-RANDOM_STATE = "seed_generator_state"
-"""Part of the name of a generator's state."""
-GENERATOR = re.compile(rf"seed_generator(?:_(\d+))?/{RANDOM_STATE}")
-"""Name that Keras gives to a generator, with its number."""
 CALL_S = 0.02
 """Minimum duration of a timed call, in seconds: long enough to hide the cost of a call from Python."""
 
@@ -96,7 +92,8 @@ class KerasSolo(Training):
         self.epoch = 0
         self._train_steps: Any = None
         self._evaluate_rows: Any = tf.function(self._evaluate_batch)
-        self._random_states: list[Any] = []
+        self.random_states: list[Any] = []
+        """States of the generators that training and evaluation draw from; empty before they are traced."""
         self.stepped: list[Any] | None = None
         """Variables with a gradient, which steps change; None before a step is traced."""
 
@@ -107,8 +104,7 @@ class KerasSolo(Training):
         """Train and evaluate the next epoch; return None after the last one."""
         if self.epoch >= self.epochs:
             return None
-        if self._train_steps is None:
-            self._trace()  # before the clock starts: it is no part of the throughput
+        self.trace()  # before the clock starts: it is no part of the throughput
         self.epoch += 1
         self._reseed()
         self.train_data.take_waited()  # of steps that were timed
@@ -120,16 +116,24 @@ class KerasSolo(Training):
         validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for
         return EpochResult(self.epoch, metrics, self.samples_per_epoch, train_s, validate_s, waited_s)
 
-    def _trace(self) -> None:
+    def trace(self) -> None:
+        """Trace training and evaluation, unless that is done."""
+        if self._train_steps is not None:
+            return
         set_global_seed_generator(self.seed_generator)
         rows, bounds = tf.TensorSpec([self.samples_per_epoch], tf.int64), tf.TensorSpec([None, 2], tf.int32)
         lrs = tf.TensorSpec([None], tf.float32)
         self._train_steps = tf.function(self._train_batches).get_concrete_function(rows, bounds, lrs)
-        self._random_states = random_states(self._train_steps)
+        self.random_states = random_states(self._train_steps, self.traced_evaluation())
+
+    def traced_evaluation(self) -> Any:
+        """Return the evaluation of a batch, traced."""
+        bounds = map(tf.constant, next(iter(evaluation_bounds(self.num_validation))))
+        return self._evaluate_rows.get_concrete_function(*bounds)
 
     def _reseed(self) -> None:
-        """Seed dropout and augmentation for each epoch anew, so that going on needs no saved random state."""
-        for place, state in enumerate(self._random_states):
+        """Seed all random numbers of each epoch anew, so that going on needs no saved random state."""
+        for place, state in enumerate(self.random_states):
             draw = np.random.default_rng([self.seed, self.epoch, place]).integers(2**20)
             state.assign(tf.constant([draw, 0], state.dtype))
 
@@ -163,8 +167,7 @@ class KerasSolo(Training):
 
         The steps change the model.
         """
-        if self._train_steps is None:
-            self._trace()
+        self.trace()
         count = 1
         while True:
             started = time.perf_counter()
@@ -270,7 +273,7 @@ class KerasSolo(Training):
         self.train_data.close()
         self.validation_data.close()
         del self.model, self.optimizer, self.train_data, self.validation_data
-        del self._train_steps, self._evaluate_rows, self._random_states, self.stepped
+        del self._train_steps, self._evaluate_rows, self.random_states, self.stepped
         keras.utils.clear_session(free_memory=False)  # True collects too, and a collection visits every object there is
         name_after(self.experiment)
         gc.collect()  # traced functions and models refer to each other
@@ -282,13 +285,13 @@ def initial_model(
     """Make the model with initial parameters by the trial's seed. A model without shapes gets them from `inputs`."""
     _check_backend()
     keras.utils.set_random_seed(seed % 2**32)  # NumPy's seeds end there
-    policy = stored_policy()
+    policy = stored(POLICY)
     if precision in MIXED:
         keras.config.set_dtype_policy(MIXED[precision])
     try:
         model = base.build_model(experiment, hp)
     finally:
-        store_policy(policy)
+        store(POLICY, policy)
     if not isinstance(model, keras.Model):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a keras.Model is wanted")
     if not model.built:
@@ -301,22 +304,6 @@ def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path, inputs
     model = initial_model(own_copy(experiment), Hyperparameters(trial.hyperparameters), trial.seed, inputs)
     model.load_weights(checkpoint / WEIGHTS)
     return model
-
-
-def random_states(traced: Any) -> list[Any]:
-    """Return the generator states of a traced function, in the order of their making, the same in every process.
-
-    They belong to Dropout layers, to an experiment's own generators and to keras.random. What surrounds the number that
-    Keras gives to a generator depends on the way of training.
-    """
-
-    def made(variable: Any) -> tuple[float, int, str]:
-        """Return the number of a generator; of one with a name of the user's own, what sorts it behind them."""
-        match = GENERATOR.search(variable.name)
-        number = math.inf if match is None else int(match[1] or 0)
-        return number, len(variable.name), variable.name
-
-    return sorted((variable for variable in traced.variables if RANDOM_STATE in variable.name), key=made)
 
 
 def predict(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> tuple[str, list[np.ndarray]]:

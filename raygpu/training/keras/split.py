@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from raygpu.experiment import Experiment
 from raygpu.search.trials import EpochResult, Trial
@@ -13,10 +13,12 @@ from raygpu.training.base import Settings
 from raygpu.training.folds import Data
 from raygpu.training.keras.kept_layers import require_no_generator
 from raygpu.training.keras.logical_devices import make_logical_devices
+from raygpu.training.keras.random_states import require_apart
 from raygpu.training.keras.solo import KerasSolo
 from raygpu.training.own_copy import own_copy
 
 Place = Callable[[], Any]
+T = TypeVar("T")
 
 
 class KerasSplit:
@@ -53,15 +55,22 @@ class KerasSplit:
     def run_epoch(self) -> dict[str, EpochResult] | None:
         """Train and evaluate the next epoch of every trial; return results by trial id, None after the last one."""
 
-        def run(trial: Trial) -> EpochResult | None:
-            """Train and evaluate the next epoch of one trial on its device."""
-            solo, place = self._members[trial.trial_id]
-            with place():
-                return solo.run_epoch()
-
-        results = list(self._pool.map(run, self.trials))
+        self._on_devices(KerasSolo.trace)
+        require_apart(solo.random_states for solo, _ in self._members.values())
+        results = self._on_devices(KerasSolo.run_epoch)
         results_by_trial = {trial.trial_id: r for trial, r in zip(self.trials, results, strict=True) if r is not None}
         return results_by_trial or None
+
+    def _on_devices(self, function: Callable[[KerasSolo], T]) -> list[T]:
+        """Return a function's result for each trial's training, called in a thread on the trial's device."""
+
+        def call(trial: Trial) -> T:
+            """Call the function for one trial."""
+            solo, place = self._members[trial.trial_id]
+            with place():
+                return function(solo)
+
+        return list(self._pool.map(call, self.trials))
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take trials out."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.planning.batches import evaluation_bounds
 from raygpu.training.keras.keras_private_api import all_layers, default_seeds_apart
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import KerasSolo
@@ -42,15 +41,9 @@ def trace(training: KerasSolo, *, steps: bool) -> None:
             _require_same(training, steps, changed)
 
 
-def evaluation(training: KerasSolo) -> Any:
-    """Return the traced evaluation of a batch."""
-    bounds = map(tf.constant, next(iter(evaluation_bounds(training.num_validation))))
-    return training._evaluate_rows.get_concrete_function(*bounds)
-
-
 def _require_same(training: KerasSolo, steps: bool, changed: list[str]) -> None:
     """Trace twice more; raise ValueError if the numbers with these names change again, and with them the graphs."""
-    first_tracing = training._train_steps, training._random_states, training._evaluate_rows
+    first_tracing = training._train_steps, training.random_states, training._evaluate_rows
     before, graphs = _python_state(training), []
     try:
         for _ in range(2):
@@ -58,7 +51,7 @@ def _require_same(training: KerasSolo, steps: bool, changed: list[str]) -> None:
     except Exception:  # noqa: BLE001 - a tensor of the first tracing that the experiment has kept
         return
     finally:
-        training._train_steps, training._random_states, training._evaluate_rows = first_tracing
+        training._train_steps, training.random_states, training._evaluate_rows = first_tracing
     again = set(_changed(before, _python_state(training)))
     names = [name for name in changed if name in again]
     drawn = [name for name in names if isinstance(before.get(name), bytes)]
@@ -76,12 +69,13 @@ def _require_same(training: KerasSolo, steps: bool, changed: list[str]) -> None:
 
 def _graphs(training: KerasSolo, steps: bool) -> list[Counter[Any]]:
     """Trace; return how often each operator with each constant is in a graph."""
+    training._evaluate_rows = tf.function(training._evaluate_batch)
     traced = []
     if steps:
-        training._trace()
+        training._train_steps = None
+        training.trace()
         traced.append(training._train_steps)
-    training._evaluate_rows = tf.function(training._evaluate_batch)
-    traced.append(evaluation(training))
+    traced.append(training.traced_evaluation())
     return [Counter(_operators(each.graph.as_graph_def())) for each in traced]
 
 

@@ -1,10 +1,9 @@
-"""A Keras trial alone: its checkpoint in bfloat16, masks, logits and metrics in half precision, random states."""
+"""A Keras trial alone: its checkpoint in bfloat16, masks, logits and metrics in half precision."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,12 +138,3 @@ def test_a_weight_keeps_its_fraction_beside_a_whole_number() -> None:
     hours = float(np.sum(experiment.data().validation_targets["hours"], dtype=np.float64))
     assert found["hourly"] == pytest.approx(found["count"] / hours, rel=1e-6)
     assert found["each"] == pytest.approx(1 / 1041, rel=1e-9)
-
-
-def test_random_states_come_in_the_order_of_their_making_whatever_surrounds_their_numbers() -> None:
-    from raygpu.training.keras.solo import random_states
-
-    names = ["m/b/seed_generator_9/seed_generator_state:0", "while/seed_generator_10/seed_generator_state:0",
-             "seed_generator_11/seed_generator_state:0", "own/seed_generator_state:0", "m/kernel:0"]  # fmt: skip
-    traced = SimpleNamespace(variables=[SimpleNamespace(name=name) for name in reversed(names)])
-    assert [variable.name for variable in random_states(traced)] == names[:4]
