@@ -218,7 +218,7 @@ def _import_file(path: Path, name: str) -> Any:
         raise BadInput(f"experiment: {path}: no such file (from {name!r})")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    module_name = path.stem if _is_found(path) else f"_raygpu_file_{path.stem}"
+    module_name = f"_raygpu_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -227,21 +227,8 @@ def _import_file(path: Path, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's file: whatever it raises is the message
-        del sys.modules[module_name]
         raise BadInput(f"experiment: {path} cannot be imported: {one_line(error)}") from error
     return module
-
-
-def _is_found(path: Path) -> bool:
-    """Return whether the name of a file leads to it, so that a process which the user's code spawns can import it."""
-    importlib.invalidate_caches()  # the file may be new
-    if "." in path.stem:
-        return False
-    try:
-        spec = importlib.util.find_spec(path.stem)
-    except (ImportError, ValueError):  # ValueError: of a module without a spec
-        return False
-    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path.resolve()
 
 
 def _candidates(module: Any) -> list[str]:

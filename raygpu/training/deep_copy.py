@@ -11,6 +11,7 @@ import functools
 import random
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from types import BuiltinMethodType, CellType, FunctionType, MethodWrapperType, ModuleType
 from typing import Any, TypeVar
@@ -28,10 +29,8 @@ LIBRARIES = frozenset({"functools", "keras", "numpy", "tensorflow", "torch"})
 """Packages whose functions keep no state of an experiment's."""
 GENERATORS: tuple[Any, ...] = tuple(getattr(draw, "__self__", None) for draw in (random.random, np.random.rand))
 """Global generators of Python and NumPy, to which their functions are bound: a copy would draw numbers of its own."""
-UNCOPIED = ModuleType | type | None
-"""Types of what functions of C code are bound to."""
-BINDINGS = "PyCapsule", "pybind11"
-"""Beginnings of the names of types to which pybind11 binds functions."""
+OWNERS = list | dict | set | deque | bytearray | random.Random | np.random.Generator | np.random.RandomState
+"""Types whose methods keep state, and that can be copied."""
 METADATA = ("__qualname__", "__doc__", "__module__", "__annotations__", "__type_params__")
 
 
@@ -41,9 +40,11 @@ def deep_copy(value: T, memo: dict[Any, Any] | None = None) -> T:
     given |= {id(each): each for each in GENERATORS}
     copies = dict(given)
     copied = copy.deepcopy(value, copies)
-    if reached := copies[WEAKLY] & copies.keys():  # a weak reference came before what owns its object
-        copied = copy.deepcopy(value, given | {REACHED: reached})
-    return copied
+    reached = copies[WEAKLY] & copies.keys()
+    if not reached:
+        return copied
+    del copied, copies
+    return copy.deepcopy(value, given | {REACHED: reached})  # a weak reference came before what owns its object
 
 
 def held_by(function: FunctionType) -> list[Any]:
@@ -141,13 +142,20 @@ def _is_copied(target: Any, memo: dict[Any, Any]) -> bool:
     return id(target) in memo
 
 
+def owner_of(method: Any) -> Any:
+    """Return the container or generator to which a method of C code is bound; None of another object's and of a
+    function, which stay as they are."""
+    return method.__self__ if isinstance(method.__self__, OWNERS) else None
+
+
 def _copied_method(method: Any, memo: dict[Any, Any]) -> Any:
-    """Return a method of C code bound to a copy of its object, as `list.append`; a function as it is."""
-    owner = method.__self__
-    if FOLLOWED not in memo or isinstance(owner, UNCOPIED) or type(owner).__name__.startswith(BINDINGS):
+    """Return a method of C code bound to a copy of its object, as `list.append`."""
+    owner = owner_of(method) if FOLLOWED in memo else None
+    if owner is None:
         return method
-    copied = copy.deepcopy(owner, memo)
-    return method if copied is owner else getattr(copied, method.__name__)
+    kinds = (vars(kind).get(method.__name__) for kind in type(owner).__mro__)  # a subclass may override the method
+    bound = (kind for kind in kinds if kind is not None and kind.__get__(owner) == method)
+    return next((kind.__get__(copy.deepcopy(owner, memo)) for kind in bound), method)
 
 
 copy._deepcopy_dispatch |= {  # type: ignore[attr-defined]  # there is no public way

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, TypeVar
 
-from raygpu.training.deep_copy import deep_copy, held_by
+from raygpu.training.deep_copy import deep_copy, held_by, owner_of
 
 Code = TypeVar("Code")
 LARGE = 2**26
@@ -149,8 +149,10 @@ def parts_of(value: Any) -> list[Any]:
         return list(value)
     if isinstance(value, FunctionType):
         return held_by(value)
-    if isinstance(value, MethodType | BuiltinMethodType | MethodWrapperType):
+    if isinstance(value, MethodType):
         return [value.__self__]
+    if isinstance(value, BuiltinMethodType | MethodWrapperType):
+        return [] if owner_of(value) is None else [owner_of(value)]
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
     attributes = getattr(value, "__dict__", None)

@@ -7,11 +7,10 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from raygpu.config.source import locate, require_there, resolve
+from raygpu.config.source import locate, require_there
 from raygpu.errors import BadInput
 
 MODULE = """
@@ -98,7 +97,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from raygpu.config.source import locate
 assert "torch" not in sys.modules
 print(locate("draws.py:Mine", Path(sys.argv[1]))[1].drawn)
@@ -168,22 +166,3 @@ def test_an_array_that_is_another_one_in_a_worker_is_refused(tmp_path: Path, mon
     source.resolve()
     monkeypatch.setenv("CHANCE", "2")
     source.resolve()  # compared already: a training may have changed it
-
-
-def test_a_process_that_the_code_of_a_file_spawns_can_import_it(tmp_path: Path) -> None:
-    code = """
-import multiprocessing
-
-def double(x):
-    return 2 * x
-
-def train(config):
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.map_async(double, [4]).get(60)
-"""
-    (tmp_path / "spawning_of_test_source.py").write_text(code)
-    (tmp_path / "json.py").write_text(code)
-    train: Any = resolve("spawning_of_test_source.py:train", tmp_path)
-    assert train({}) == [8]
-    other: Any = resolve("json.py:train", tmp_path)
-    assert other.__module__ != "json", "its name leads to another module"

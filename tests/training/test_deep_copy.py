@@ -6,6 +6,8 @@ import copy
 import functools
 import math
 import random
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -90,7 +92,29 @@ def test_a_method_of_a_container_is_bound_to_the_copy() -> None:
     add, size, seen_by_copy = deep_copy((seen.append, seen.__len__, seen))
     add(1)
     assert (size(), seen_by_copy, seen) == (1, [1], [])
-    assert deep_copy([math.floor, torch.relu, dict.fromkeys]) == [math.floor, torch.relu, dict.fromkeys]
+    log = Log()
+    log_of_copy = deep_copy(log)
+    log_of_copy.append(2)
+    assert (log_of_copy, log) == ([2, 2], [])
+    draw, draw_of_copy = (rng := np.random.default_rng(0)).normal, deep_copy(rng.normal)
+    assert draw() == draw_of_copy()
+
+
+class Log(list[int]):
+    """A list whose own method calls the one that it overrides."""
+
+    def __init__(self) -> None:
+        self.plain = super().append
+
+    def append(self, value: int) -> None:
+        self.plain(value)
+        self.plain(value)
+
+
+def test_methods_and_functions_of_other_c_code_stay_as_they_are() -> None:
+    lock = threading.Lock()
+    for method in (math.floor, torch.relu, dict.fromkeys, sys.stdout.write, lock.acquire, (x for x in "").__next__):
+        assert deep_copy([method]) == [method]
 
 
 def test_a_weak_reference_may_come_before_what_owns_its_object() -> None:
