@@ -26,7 +26,6 @@ from raygpu.tracking.client import Refused, fault, is_missing
 
 FAILS_ONCE = """
 import importlib.abc, sys
-from pathlib import Path
 from raygpu.tracking.client import connect
 
 class FailsOnce(importlib.abc.MetaPathFinder):
@@ -38,7 +37,7 @@ class FailsOnce(importlib.abc.MetaPathFinder):
             raise ImportError("half a module")
 
 sys.meta_path.insert(0, FailsOnce())
-client, uri, number = connect("sqlite:///store.db", "search", Path("artifacts"))
+client, uri, number = connect("sqlite:///store.db", "search")
 print(FailsOnce.left, sys.meta_path[0].left, client.get_experiment(number).name)
 """
 

@@ -35,7 +35,7 @@ TYPE_RESOURCE = "raygpu:"
 """Prefix of the Ray resource for a GPU type of this machine: Ray takes two memory sizes of a GPU for one type."""
 
 
-def start_local(gpus: Sequence[Gpu], job: str, *, apart: bool = True, preload: Preload | None = None) -> Cluster:
+def start_local(gpus: Sequence[Gpu], job: str = "", *, apart: bool = True, preload: Preload | None = None) -> Cluster:
     """Start a Ray on loopback with these GPUs, or with one simulated GPU if there are none.
 
     job: name on Ray's dashboard. apart: whether each GPU type gets a Ray node of its own, since Ray knows only the type
