@@ -6,20 +6,17 @@ metric.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import TrackingError, one_line
-from raygpu.experiment import Arrays, Splits, reads_later, take
+from raygpu.experiment import Arrays
 from raygpu.records import scratch
 from raygpu.search.trials import Trial
 
@@ -46,23 +43,6 @@ class Candidate:
     """Inputs of NUM_SAMPLES validation samples."""
     validation: str
     """Fingerprint of the validation data behind the score."""
-
-
-def fingerprint(splits: Splits, *, whole: bool = True) -> str:
-    """Return a digest of the validation data: scores on other data are not compared.
-
-    It is of all targets and of the first inputs; of the first targets where a data set does not list them, or if it is
-    not to be of the whole.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    inputs = take(splits.validation_inputs, slice(0, NUM_SAMPLES))
-    targets = splits.validation_targets
-    for part in (inputs, take(targets, slice(0, NUM_SAMPLES)) if reads_later(targets) or not whole else targets):
-        for name, array in sorted(part.items()) if isinstance(part, Mapping) else [("", part)]:
-            values = np.ascontiguousarray(array)
-            digest.update(f"{name} {values.dtype} {values.shape}".encode())
-            digest.update(values.tobytes())
-    return digest.hexdigest()
 
 
 def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[[str], None]) -> dict[str, Any]:

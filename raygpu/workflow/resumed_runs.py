@@ -10,22 +10,14 @@ from typing import Any
 
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
 from raygpu.errors import BadInput
-from raygpu.experiment import Splits, num_samples
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import KINDS, RunDirectory
-from raygpu.workflow.registration import fingerprint
 
 STATE = 4
 """Version of the state that a run keeps for `--resume`; another one cannot be read."""
 VERSION, BEGUN, SETS = "state", "begun", "begun_sets"
 """Keys, in the run's state, of this version, of the fixed fields at the start, and of a sweep's number of sets there.
 """
-VALIDATION = "validation_data"
-"""Key of the validation data with which a sweep began."""
-OTHER_DATA = (
-    "the validation data are not those with which this sweep began: scores of earlier trials do not compare with those"
-    " of the trials to come; a new sweep compares all"
-)
 OF_SWEEP: Mapping[str, Any] = {
     **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
     **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
@@ -99,17 +91,6 @@ def _has_begun(folder: RunDirectory, *, kept: bool) -> bool:
 def _of_training(config: TrainConfig) -> dict[str, Any]:
     batch = {BATCH_SIZE: config.hyperparameters.get(BATCH_SIZE)}
     return _fields(config, OF_TRAINING) | {"hyperparameters": batch}
-
-
-def compared_data(folder: RunDirectory, splits: Splits | None) -> list[str]:
-    """Note the number and the first of the validation samples of a sweep that begins; return a line if one that goes on
-    has others. splits: None of a function, whose data nobody knows."""
-    if splits is None:
-        return []
-    found = f"{num_samples(splits.validation_inputs)} {fingerprint(splits, whole=False)}"
-    noted = folder.read_run().setdefault(VALIDATION, found)
-    folder.write_run({VALIDATION: noted})
-    return [] if noted == found else [OTHER_DATA]
 
 
 def in_the_time_left(folder: RunDirectory, config: SweepConfig) -> SweepConfig:

@@ -34,9 +34,10 @@ from raygpu.search.scoring import Scoring
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.storage import StorageError
+from raygpu.workflow.compared_data import compared_data
 from raygpu.workflow.fault_advice import failure_advice
 from raygpu.workflow.report_libraries import imported_early
-from raygpu.workflow.resumed_runs import SETS, begun_sets, begun_sweep, compared_data, write_changes
+from raygpu.workflow.resumed_runs import SETS, begun_sets, begun_sweep, write_changes
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -150,7 +151,7 @@ class SweepUnderWay:
                 write_changes(folder, self.config)
                 if sets is None:  # it has not begun yet
                     folder.write_run(begun_sweep(folder))
-            for line in compared_data(folder, self.found.splits if self.config.folds is None else None):
+            for line in compared_data(folder, self.found.splits, self.found.test):
                 self.console.warn(line)
         return folder
 

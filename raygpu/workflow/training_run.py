@@ -28,6 +28,7 @@ from raygpu.reporting import Kept
 from raygpu.search.scoring import Scoring
 from raygpu.storage import StorageError
 from raygpu.workflow import registration, warm_start
+from raygpu.workflow.compared_data import compared_data, validation_digest
 from raygpu.workflow.resumed_runs import begun_training
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import presentation
@@ -123,6 +124,8 @@ class TrainingRun:
                 if self.layout.global_batch is not None:
                     folder.write_run({"global_batch": self.layout.global_batch})
             folder.write_run(begun_training(folder))
+            for line in compared_data(folder, self.found.splits, self.found.test):
+                self.console.warn(line)
         return folder
 
     def run(self) -> TrainingOutcome:
@@ -377,7 +380,7 @@ class TrainingRun:
         assert self.found.splits is not None
         assert self.history.best is not None
         assert self._example is not None
-        validation = registration.fingerprint(self.found.splits)
+        validation = validation_digest(self.found.splits)
         source, code, score = self.found.source, self.found.code, self.history.best.score
         model = registration.Candidate(source, code, self.prepared.trial, checkpoint, score, self._example, validation)
         entry = registration.keep(self.config, self.session, model, self.console.result)

@@ -6,25 +6,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from raygpu import train
 from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import BadInput
-from raygpu.experiment import Splits
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.slurm_job import SlurmJob
 from raygpu.sweep import resumed_config
 from raygpu.workflow.resumed_runs import (
-    OTHER_DATA,
     STATE,
     VERSION,
     begun_sets,
     begun_sweep,
     begun_training,
-    compared_data,
     in_the_time_left,
     write_changes,
 )
@@ -111,17 +107,6 @@ def test_the_number_of_sets_at_the_start_is_noted(begun: RunDirectory, tmp_path:
     another = RunDirectory.create(tmp_path / "other", "sweep")
     another.write_config(SweepConfig.model_validate(CONFIG), tmp_path)
     assert begun_sets(another) is None, "it has not begun yet"
-
-
-def test_other_validation_data_than_at_the_start_are_told(begun: RunDirectory) -> None:
-    def splits(seed: int, samples: int = 100) -> Splits:
-        x = np.random.default_rng(seed).normal(size=(samples, 4)).astype(np.float32)
-        return Splits.of(x, (x[:, 0] > 0).astype(np.int64), validation=0.2)
-
-    assert compared_data(begun, None) == []
-    assert compared_data(begun, splits(0)) == compared_data(begun, splits(0)) == []
-    assert compared_data(begun, splits(1)) == compared_data(begun, splits(0, 101)) == [OTHER_DATA]
-    assert compared_data(begun, splits(0)) == []
 
 
 def test_the_state_of_another_version_is_refused_in_a_line(begun: RunDirectory) -> None:
