@@ -25,10 +25,12 @@ def read_rows(file: Path, row_of: Callable[[Mapping[str, str]], Row]) -> list[Ro
         return []
     csv.field_size_limit(LONGEST)
     with file.open(encoding="utf-8", newline="") as opened:
-        rows = csv.DictReader(opened, restval="", strict=True)
+        rows = csv.DictReader(opened, strict=True)
         try:
             if rows.fieldnames is None:
                 raise ValueError("empty, without the names of its columns")
+            if not file.read_bytes().endswith(b"\n"):
+                raise ValueError("its end is missing")
             return [row_of(_whole(row)) for row in rows]
         except (ValueError, KeyError, TypeError, csv.Error) as error:
             fault = f"{file}: line {rows.line_num}: {one_line(error)}"
@@ -38,6 +40,8 @@ def read_rows(file: Path, row_of: Callable[[Mapping[str, str]], Row]) -> list[Ro
 def _whole(row: Mapping[str, str]) -> Mapping[str, str]:
     if None in row.keys():  # noqa: SIM118 - where csv keeps the further cells
         raise ValueError("more cells than columns")
+    if None in row.values():
+        raise ValueError("fewer cells than columns")
     return row
 
 

@@ -62,6 +62,19 @@ def test_names_that_begin_as_the_prefix_of_other_names_stay_apart(tmp_path: Path
     assert row.hyperparameters == values
 
 
+def test_a_file_whose_end_is_missing_is_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "trials.csv", [record(0, 0.75, lr=0.0193), record(1, 0.5, lr=0.1318)])
+    content = (tmp_path / "trials.csv").read_bytes()
+    for cut in range(1, len(content.rstrip())):
+        if content[cut - 1 : cut] != b"\n":
+            (tmp_path / "trials.csv").write_bytes(content[:cut])
+            with pytest.raises(BadInput, match=r"trials.csv: line \d: .*--resume writes it anew"):
+                read(tmp_path / "trials.csv")
+    (tmp_path / "trials.csv").write_bytes(content.replace(b",0.1318", b""))
+    with pytest.raises(BadInput, match="line 3: ValueError: fewer cells than columns"):
+        read(tmp_path / "trials.csv")
+
+
 def test_a_row_with_more_cells_than_columns_is_one_line(tmp_path: Path) -> None:
     write(tmp_path / "trials.csv", [record(0, 0.75)])
     text = (tmp_path / "trials.csv").read_text().rstrip()

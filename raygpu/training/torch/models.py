@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import copy
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.config.generators import random_state_kept
+from raygpu.errors import BadInput
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import build_model
@@ -28,6 +30,7 @@ PLAIN_TYPES: list[Any] = [
     *(np.float64(0).__reduce__()[0], np.zeros(0).__reduce__()[0]),
 ]
 """Types of values beside torch's own that a checkpoint may have: those of NumPy's numbers and arrays."""
+READ_BYTES = 2**22
 GIVEN = "_raygpu_given"
 """Attribute of parameters that `model(hp)` has returned once, a sum over the bits of their values, and of modules, with
 such sums of their buffers by name."""
@@ -131,10 +134,33 @@ def trained_model(experiment: Experiment, trial: Trial, checkpoint: Path) -> nn.
 def load_checkpoint(folder: Path, device: torch.device | str = "cpu", *, file: str = CHECKPOINT, **options: Any) -> Any:
     """Load a checkpoint's file, which runs no code of it. options: of `torch.load`.
 
-    NumPy's numbers and arrays are allowed, as a scheduler's state may have them. Raises UnpicklingError for others.
+    NumPy's numbers and arrays are allowed, as a scheduler's state may have them. Raises UnpicklingError for others, and
+    BadInput for a file that is not as it was written, unless it is to be mapped into memory.
     """
+    if not options.get("mmap"):
+        _require_whole(folder / file)
     with torch.serialization.safe_globals(PLAIN_TYPES):
         return torch.load(folder / file, map_location=device, weights_only=True, **options)
+
+
+def _require_whole(path: Path) -> None:
+    """Raise BadInput if a checkpoint is cut off, or a part differs from its checksum, which `torch.load` does not
+    compare. A file that was written without checksums, as `set_crc32_options` allows, passes."""
+    damaged = []
+    try:
+        with zipfile.ZipFile(path) as file:
+            parts = file.infolist()
+            for part in parts:
+                try:
+                    with file.open(part) as opened:
+                        while opened.read(READ_BYTES):
+                            pass
+                except zipfile.BadZipFile:
+                    damaged.append(part.filename)
+    except zipfile.BadZipFile:
+        raise BadInput(f"{path}: is cut off, or no checkpoint") from None
+    if 0 < len(damaged) < len(parts):
+        raise BadInput(f"{path}: {damaged[0].partition('/')[2]} in it is damaged")
 
 
 def predict(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> tuple[str, list[np.ndarray]]:

@@ -7,14 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.torch.models import CHECKPOINT, _sum_of_bits, cast_model, initial_model, trained_model
+from raygpu.training.torch.models import (
+    CHECKPOINT,
+    _sum_of_bits,
+    cast_model,
+    initial_model,
+    load_checkpoint,
+    trained_model,
+)
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp
 from tests.torch_device import DEVICE
@@ -160,3 +169,28 @@ def test_loaded_models_are_apart_from_each_other_and_from_the_experiment(tmp_pat
     loaded = [trained_model(experiment, trial, tmp_path / str(number)) for number in range(2)]
     assert all(torch.equal(model[0].weight, weight) for model, weight in zip(loaded, weights, strict=True))
     assert torch.equal(experiment.backbone.weight, before)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Of which torch reads another number without a word."""
+    path = tmp_path / CHECKPOINT
+    state = {"model": {"weight": torch.arange(100.0), "bias": torch.ones(3)}, "epoch": 3}
+    torch.save(state, path)
+    whole = path.read_bytes()
+    assert load_checkpoint(tmp_path)["epoch"] == 3
+    turned = bytearray(whole)
+    turned[whole.index(np.arange(100, dtype=np.float32).tobytes()) + 30] ^= 0x40
+    for content, fault in (
+        (bytes(turned), "data/0 in it is damaged"),
+        (whole[: len(whole) // 2], "is cut off, or no checkpoint"),
+        (b"", "is cut off, or no checkpoint"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(BadInput, match=f"checkpoint.pt: {fault}"):
+            load_checkpoint(tmp_path)
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(state, path)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert load_checkpoint(tmp_path)["epoch"] == 3, "it has no checksums"
