@@ -20,8 +20,10 @@ from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, build_model
 from raygpu.training.own_copy import own_copy
-from raygpu.training.torch.python_state import plain_state
+from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
 
 MOST_PARAMETERS = 10_000_000
@@ -96,17 +98,29 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
         in_training, loaded = _scores(reference), _scores(scored)
         second, again = _epoch(reference), _epoch(resumed)
         scores, going_on = _differences(in_training, loaded), _differences(second, again)
-        if (scores or going_on) and not _is_repeatable(begun, first, second):
+        attribute = changed_attribute(_of_optimizer(reference), _of_optimizer(resumed))
+        if (scores or going_on or attribute) and not _is_repeatable(begun, first, second):
             return CheckpointCheck()
     named = next((note.partition(" changes while")[0] for note in resumed.notes), None)
     named = None if named in reference.model.state_dict() else named  # changed by what a Python attribute decides
+    named = named or attribute
     change = f"{named} changes" if named else "something changes"
     lost = f"{change} while it trains, and a checkpoint does not hold it"
+    effect = f"has {next(iter(going_on.values()))}" if going_on else "may have other numbers"
     return CheckpointCheck(
         frozenset(scores),
         f"{lost}: a loaded model has {next(iter(scores.values()))}; {KEPT}" if scores else None,
-        f"{lost}: a training that goes on has {next(iter(going_on.values()))}; {KEPT}" if going_on else None,
+        f"{lost}: a training that goes on {effect}; {KEPT}" if going_on or attribute else None,
     )
+
+
+def _of_optimizer(training: TorchSolo) -> dict[str, str]:
+    """Return texts of the plain attributes of an experiment's own optimizer and scheduler, but for times, which no two
+    trainings have the same."""
+    if not isinstance(training.optimizer, OwnOptimizer | SeveralOptimizers):
+        return {}
+    attributes = training.optimizer.plain_attributes()
+    return {name: repr(value) for name, value in attributes.items() if not isinstance(value, float)}
 
 
 def _reason(error: Exception) -> str:

@@ -93,6 +93,17 @@ class OwnOptimizer:
                 for parameter, values in zip(parameters, before, strict=True):
                     parameter.copy_(values)
 
+    def plain_attributes(self) -> dict[str, Any]:
+        """Return the numbers and texts among the attributes of the optimizer and the scheduler, which a `state_dict`
+        may leave out, by name."""
+        owners = {"optimizer": self._optimizer, "scheduler": self._scheduler}
+        return {
+            f"{name} of the {kind}": value
+            for kind, owner in owners.items()
+            for name, value in getattr(owner, "__dict__", {}).items()
+            if isinstance(value, bool | int | float | str)
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps, and the states of the optimizer and the scheduler."""
         scheduler = self._scheduler.state_dict() if self._scheduler is not None else None

@@ -67,6 +67,11 @@ class SeveralOptimizers:
         """The parameters of each optimizer."""
         return {name: each.parameters for name, each in self._by_name.items()}
 
+    def plain_attributes(self) -> dict[str, Any]:
+        """Return those of each optimizer and its scheduler, by name."""
+        attributes = {name: each.plain_attributes() for name, each in self._by_name.items()}
+        return {f"{key} {name}": value for name, of in attributes.items() for key, value in of.items()}
+
     @property
     def buffers(self) -> list[list[torch.Tensor]]:
         """The optimizers' state tensors of each parameter."""

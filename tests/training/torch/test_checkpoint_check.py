@@ -124,7 +124,7 @@ class Remembers(Base):
 class SlowWeights(torch.optim.SGD):
     """Keeps what no state_dict() has."""
 
-    count = 0
+    count, every = 0, 4
     slow: Any = None
 
     @torch.no_grad()
@@ -133,7 +133,7 @@ class SlowWeights(torch.optim.SGD):
         parameters = self.param_groups[0]["params"]
         self.slow = self.slow or [parameter.clone() for parameter in parameters]
         self.count += 1
-        if self.count % 4 == 0:
+        if self.count % self.every == 0:
             for parameter, slow in zip(parameters, self.slow, strict=True):
                 parameter.copy_(slow.lerp_(parameter, 0.5))
 
@@ -141,6 +141,15 @@ class SlowWeights(torch.optim.SGD):
 class Lookahead(Base):
     def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
         return SlowWeights(model.parameters(), lr=hp["lr"])
+
+
+class LateLookahead(Base):
+    """Takes its slow weights in after more steps than the check takes."""
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
+        made = SlowWeights(model.parameters(), lr=hp["lr"])
+        made.every = 1000
+        return made
 
 
 class NumbersOfNumPy(Base):
@@ -231,6 +240,13 @@ def test_state_of_the_optimizer_and_of_the_experiment_is_missed_where_a_training
     assert found.scores is None
     assert found.going_on is not None
     assert "changes while it trains, and a checkpoint does not hold it: a training that goes on has" in found.going_on
+
+
+def test_a_number_that_the_optimizer_counts_is_named_before_it_has_an_effect() -> None:
+    found = checked(LateLookahead)
+    assert found.going_on is not None
+    assert found.going_on.startswith("count of the optimizer changes while it trains, and a checkpoint does not hold")
+    assert "a training that goes on may have other numbers" in found.going_on
 
 
 def test_the_metrics_that_differ_are_known() -> None:
