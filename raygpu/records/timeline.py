@@ -114,18 +114,22 @@ class Timeline:
         if results:
             rows = [[result.epoch, self._kept(result.metrics)] for result in results]
             self._add("epochs", trial=trial_id, at=_now(), rows=rows)
-            self._last[trial_id] = max(self._last.get(trial_id, 0), results[-1].epoch)
+            self._last[trial_id] = max(self.last_epoch(trial_id), results[-1].epoch)
 
     def go_back(self, trial_id: str, epoch: int) -> bool:
         """Note that another attempt to train a trial goes on after an epoch; return whether later ones were noted.
 
         They no longer count.
         """
-        if self._last.get(trial_id, 0) <= epoch:
+        if self.last_epoch(trial_id) <= epoch:
             return False
         self._add("again", trial=trial_id, at=_now(), after=epoch)
         self._last[trial_id] = epoch
         return True
+
+    def last_epoch(self, trial_id: str) -> int:
+        """Return the last epoch that counts of a trial; 0 without any."""
+        return self._last.get(trial_id, 0)
 
     def gpu(self, index: int, readings: Mapping[str, float]) -> None:
         """Note readings of a GPU at this moment."""

@@ -23,9 +23,12 @@ class TrainingCurves:
 
     def go_back(self) -> str:
         """Drop the epochs after that of the history, from which the workers go on; return a clause on those that
-        MLflow keeps, empty without any."""
+        MLflow keeps, empty without any. Add that epoch, if the command was killed between its checkpoint and its
+        report."""
         epoch, last = self._history.epoch, self._in_mlflow
         self.timeline.go_back(TRAINING, epoch)
+        if self.timeline.last_epoch(TRAINING) < epoch and self._history.metrics:
+            self._add_epoch(epoch)
         self.timeline.flush()
         if last <= epoch:
             return ""
@@ -37,10 +40,14 @@ class TrainingCurves:
         history, is_new = self._history, report.epoch > self._in_mlflow
         if is_new and (metrics := history.curves()):
             self._writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
-        if report.result is None:
-            return
-        if is_new:
-            self._writer.run_metrics(report.epoch, history.metrics)
-            self._in_mlflow = report.epoch
-        self.timeline.epochs(TRAINING, [EpochResult(report.epoch, history.metrics)])
-        self.timeline.flush()
+        if report.result is not None:
+            self._add_epoch(report.epoch)
+            self.timeline.flush()
+
+    def _add_epoch(self, epoch: int) -> None:
+        """Write the history's metrics, those of this epoch."""
+        metrics = self._history.metrics
+        if epoch > self._in_mlflow:
+            self._writer.run_metrics(epoch, metrics)
+            self._in_mlflow = epoch
+        self.timeline.epochs(TRAINING, [EpochResult(epoch, metrics)])
