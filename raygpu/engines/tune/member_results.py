@@ -18,7 +18,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ModelArray
 
 MOST_EARLIER = 1000
-"""Largest number of epochs that a member's own checkpoint may be behind, for its scores to be known there."""
+"""Largest number of epochs of a member, beside that of its own checkpoint, whose scores are kept."""
 
 
 class MemberResults:
@@ -34,7 +34,8 @@ class MemberResults:
         self.keep_all = keep_all
         self.scores = {name: TrialScores() for name in names}
         self.earlier: dict[str, list[TrialScores]] | None = {} if may_go_back else None
-        """Each member's scores after each of its latest epochs; None where a checkpoint is of the last epoch."""
+        """Each member's scores at its own checkpoint and after each of its latest epochs; None where a checkpoint is of
+        the last epoch."""
         self.ended: dict[str, str | None] = {}
         """Members that have ended, with the reason why each was stopped; None for one that finished."""
         self.undecided: int | None = None
@@ -52,8 +53,10 @@ class MemberResults:
         is_best = scores.take(self.scoring, result)
         if self.earlier is not None:
             epoch_scores = self.earlier.setdefault(name, [])
+            if array.has_saved(result.epoch):
+                epoch_scores.clear()
             epoch_scores.append(replace(scores))
-            del epoch_scores[:-MOST_EARLIER]
+            del epoch_scores[1:-MOST_EARLIER]
         if not is_best or self.scoring.score_rule != "best" or not self._may_stay(name):
             return
         shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -119,8 +122,7 @@ class MemberResults:
         """Go on from a value that `state` returned, and from a copy of the folder."""
         self.scores = {name: TrialScores(**values) for name, values in state["scores"].items()}
         if self.earlier is not None:
-            epoch_scores = state["earlier"].items()
-            self.earlier = {name: [TrialScores(**values) for values in each] for name, each in epoch_scores}
+            self.earlier = {name: _earlier(state, name) for name in state["earlier"]}
         self.best = state["best"] and tuple(state["best"])
         self.ended, self.undecided = state["ended"], state["undecided"]
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -133,6 +135,8 @@ class MemberResults:
         state = json.loads((checkpoint / PROGRESS).read_text()) if checkpoint is not None else {"scores": {}}
         for name in [name for name in self.scores if name not in self.ended]:
             self.scores[name] = TrialScores(**state["scores"].get(name, {}))
+            if self.earlier is not None:
+                self.earlier[name] = _earlier(state, name)
             shutil.rmtree(self.folder / name, ignore_errors=True)
             if checkpoint is not None and (checkpoint / MEMBERS / name).is_dir():
                 shutil.copytree(checkpoint / MEMBERS / name, self.folder / name)
@@ -182,3 +186,8 @@ class MemberResults:
         score = scores.score(self.scoring)
         assert score is not None
         return *rank(bounded(score), scores.loss(self.scoring.score_rule), maximize=self.scoring.maximize), name
+
+
+def _earlier(state: Mapping[str, Any], name: str) -> list[TrialScores]:
+    """Return a member's earlier scores in a saved state."""
+    return [TrialScores(**values) for values in state.get("earlier", {}).get(name, ())]

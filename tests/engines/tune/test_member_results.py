@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.engines.tune.member_results import MemberResults
+from raygpu.engines.tune.member_results import MOST_EARLIER, MemberResults
 from raygpu.records.run_directory import SCORE
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
@@ -155,14 +155,27 @@ def test_nothing_stays_of_members_that_begin_anew() -> None:
 def test_a_training_that_goes_back_is_scored_by_what_it_repeats(epoch: int) -> None:
     """A function's own checkpoint is older than the last epoch, or there is none."""
     kept, again = (MemberResults(Scoring("accuracy", True, "best"), "a", keep_all=True, may_go_back=True) for _ in "ab")
-    array = Array(kept)
-    for score in (0.1, 0.3, 0.2, 0.9):
+    array = Array(kept, every=epoch or 9)
+    for score in (0.1, 0.3, 0.2) if epoch == 2 else (0.1, 0.3, 0.2, 0.9):
         array.train(a=score)
     again.restore(json.loads(json.dumps(kept.state())), kept.folder)
     again.go_back("a", epoch)
     scores = again.scores["a"]
     expected = {0: (None, None, None), 2: (0.3, 0.3, 2), 4: (0.9, 0.9, 4)}
     assert (scores.last, scores.best, scores.best_epoch) == expected[epoch]
-    assert again.names() == (["a"] if epoch == 4 else []), "its parameters are of epoch 4"
+    assert again.names() == (["a"] if epoch else []), "its parameters are of its best epoch"
     again.close()
+    kept.close()
+
+
+def test_a_training_that_goes_far_back_keeps_its_best_epoch() -> None:
+    """A function that reports each step, and saves seldom."""
+    kept = MemberResults(Scoring("accuracy", True, "best"), "a", keep_all=True, may_go_back=True)
+    array = Array(kept, every=1400)
+    for epoch in range(1, 2700):
+        array.train(a=1.0 if epoch == 10 else epoch / 10_000)
+    assert len(kept.state()["earlier"]["a"]) <= MOST_EARLIER + 1
+    kept.go_back("a", 1400)
+    scores = kept.scores["a"]
+    assert (scores.last, scores.last_epoch, scores.best, scores.best_epoch) == (0.14, 1400, 1.0, 10)
     kept.close()
