@@ -99,7 +99,7 @@ def load(default: Any = None) -> Any:
 
 
 def number(name: str, value: Any) -> float:
-    """Return a metric as a float. Raises TypeError if it is not a number."""
+    """Return a metric as a float. Raises TypeError if it is not a number, and ValueError if it is too large."""
     if not callable(getattr(value, "item", None)) and callable(getattr(value, "numpy", None)):  # as of TensorFlow
         value = value.numpy()
     try:
@@ -110,7 +110,10 @@ def number(name: str, value: Any) -> float:
         raise TypeError(f"metric {name!r}: read values of shape {shape}; a number is wanted") from None
     if not isinstance(value, numbers.Real):
         raise TypeError(f"metric {name!r}: read {value!r}; a number is wanted")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"metric {name!r}: read a number that no float can hold") from None
 
 
 @dataclass(frozen=True, slots=True)

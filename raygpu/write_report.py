@@ -34,7 +34,8 @@ def run(folders: Sequence[RunDirectory], out: Path | None = None) -> Path:
             return write_report(runs[0], lambda line: print(f"raygpu: {line}", file=sys.stderr), out)
         return write_comparison(runs, out or COMPARISON)
     except OSError as error:
-        raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error
+        where = error.filename or out or (folders[0].report if len(runs) == 1 else COMPARISON)
+        raise BadInput(f"{where}: cannot be written: {error.strerror}") from error
 
 
 def _main(arguments: Arguments) -> int:

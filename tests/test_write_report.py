@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,21 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
     run = sweep_folder(tmp_path / "run")
     assert main([str(run.path), "--out", str(tmp_path / "missing" / "x.html")]) == 2
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_report_that_a_full_disk_does_not_take_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # without a name, as of a write
+
+    monkeypatch.setattr("raygpu.write_report.write_report", full)
+    run = sweep_folder(tmp_path / "run")
+    assert main([str(run.path)]) == 2
+    assert f"{run.report}: cannot be written: No space left on device" in capsys.readouterr().err
+    run.summary.write_text("[]")
+    assert main([str(run.path)]) == 2
+    assert "summary.json: cannot be read (TypeError: a list in the place of an object)" in capsys.readouterr().err
 
 
 def test_a_report_that_fails_never_ends_the_run(tmp_path: Path) -> None:

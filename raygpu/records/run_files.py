@@ -48,7 +48,10 @@ def _whole(row: Mapping[str, str]) -> Mapping[str, str]:
 def read_json(file: Path, advice: str) -> dict[str, Any] | None:
     """Return the object in a JSON file; None without a file. Raises BadInput if it is damaged."""
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        if not isinstance(content, dict | None):
+            raise TypeError(f"a {type(content).__name__} in the place of an object")
+        return content
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(f"{file}: cannot be read ({one_line(error)}); {advice}") from error
 

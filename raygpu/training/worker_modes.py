@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+import warnings
+from contextlib import ExitStack
 from typing import Any
 
 from raygpu.training.modes import all_modes, defaults, read_modes, set_modes
 
 
 class WorkerModes:
-    """The modes and the environment with which each trial of a worker begins: those that `note` finds.
+    """The modes, the environment, Python's output streams and its filters of warnings with which each trial of a worker
+    begins: those that `note` finds.
 
     Of a library that a trial's code imports later, those are the library's defaults. A mode that a module sets while it
     is imported, in the first trial, cannot be told from what that trial sets: later trials do not find it either.
@@ -19,16 +24,27 @@ class WorkerModes:
     def __init__(self) -> None:
         self._values: dict[str, Any] | None = None
         self._environment: dict[str, str] = {}
+        self._streams = sys.stdout, sys.stderr
+        self._logging = logging.NOTSET
+        """Level up to which logging is disabled."""
+        self._warnings = ExitStack()
+        """Restores the filters of warnings when it is closed."""
 
     def note(self) -> None:
         """Take the present modes for those with which trials begin."""
         self._values, self._environment = read_modes(all_modes()), dict(os.environ)
+        self._streams, self._logging = (sys.stdout, sys.stderr), logging.root.manager.disable
+        self._warnings.enter_context(warnings.catch_warnings())
 
     def restore(self) -> None:
         """Set the modes with which a trial begins; no effect before `note`."""
         if self._values is None:
             return
         set_modes(all_modes(), defaults() | self._values)
+        sys.stdout, sys.stderr = self._streams
+        logging.disable(self._logging)
+        self._warnings.close()
+        self._warnings.enter_context(warnings.catch_warnings())
         for name, value in self._environment.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value

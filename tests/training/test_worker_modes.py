@@ -59,6 +59,20 @@ modes = WorkerModes()
 modes.note()
 import torch, keras
 """
+STREAMS = """
+import io, logging, sys, warnings
+modes = WorkerModes()
+modes.note()
+before = sys.stdout, sys.stderr, list(warnings.filters)
+for _ in range(2):
+    modes.restore()
+    assert (sys.stdout, sys.stderr, warnings.filters) == before and logging.getLogger().isEnabledFor(logging.ERROR)
+    sys.stdout = sys.stderr = io.StringIO()
+    sys.stdout.close()
+    warnings.simplefilter("error")
+    logging.disable(logging.CRITICAL)
+modes.restore()
+"""
 UNSAFE = """
 keras.config.enable_unsafe_deserialization()  # as the user's file does
 modes = WorkerModes()
@@ -93,4 +107,5 @@ assert keras.layers.Dense(1).dtype == "float64", "the first trial's policy is go
 
 def test_modes_of_what_a_trial_imports_and_those_of_keras_are_restored() -> None:
     pieces = {"imported later": IMPORTED_LATER, "the type of layers": SET_FLOATX, "unsafe": UNSAFE}
+    pieces["streams"] = STREAMS
     assert faults_in_forks(NOTED_BEFORE_THE_IMPORT, pieces, os.environ | {"KERAS_BACKEND": "torch"}) == []

@@ -97,9 +97,14 @@ class FunctionTraining(Training):
         return isinstance(error, SystemExit) and error.code in (None, 0) and self._channel.num_reports > 0
 
     def _take_returned(self, returned: Any) -> None:
-        """Report the metrics that the function returns, if it has reported none."""
-        if isinstance(returned, Mapping) and not self._channel.num_reports:
-            reporting.report(**returned)
+        """Report the metrics that the function returns, if it has reported none. Raises TypeError for a value that is
+        no mapping, as of a generator or a coroutine."""
+        if returned is None or self._channel.num_reports:
+            return
+        if not isinstance(returned, Mapping):
+            kind = type(returned).__name__
+            raise TypeError(f"it returned a {kind} and reported nothing: call raygpu.report(...), or return a dict")
+        reporting.report(**returned)
 
     def save(self, folder: Path) -> None:
         """Write the state of the function's last `raygpu.checkpoint`, if there is one."""

@@ -340,3 +340,11 @@ def test_a_spawned_process_cannot_report(tmp_path: Path) -> None:
     assert run.run_epoch().metrics == {"loss": 2.0, "failed": 1.0}
     run.close()
     assert FUNCTION_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(("returned", "kind"), [(0.5, "float"), ((0.5, 1), "tuple"), ((x for x in ()), "generator")])
+def test_what_a_function_returns_in_the_place_of_metrics_is_named(returned: Any, kind: str, tmp_path: Path) -> None:
+    run = training(lambda config: returned, tmp_path)
+    with pytest.raises(TypeError, match=f"it returned a {kind} and reported nothing"):
+        run.run_epoch()
+    run.close()
