@@ -36,6 +36,11 @@ class ArrayOfOne:
         """Return whether the training saves this epoch: a function's or a script's own checkpoint may be older."""
         return self.solo.has_saved(epoch)
 
+    @property
+    def saves_late(self) -> bool:
+        """Whether a function's states count as those of the epochs after them."""
+        return getattr(self.solo, "saves_late", False)
+
     def save_member(self, trial_id: str, folder: Path) -> None:
         """Save the trial's own checkpoint."""
         self.solo.save(folder)

@@ -28,6 +28,11 @@ from raygpu.training.start import start
 MARGIN = 0.9
 """Share of a split GPU's memory for arrays; the rest is for CUDA contexts and other processes."""
 
+SAVES_LATE = (
+    "its state is saved after each report, and counts as that of the next epoch: a trial that goes on from it is an"
+    " epoch ahead of its curve; call raygpu.checkpoint before raygpu.report"
+)
+
 
 class TrialAlone(ArraySequence):
     """A torch or Keras model alone."""
@@ -39,6 +44,8 @@ class TrialAlone(ArraySequence):
 class OwnProgram(ArraySequence):
     """A function or script, with a folder for its own files: in object storage, a local copy until it is closed."""
 
+    _has_told_late = False
+    """Whether this worker has told SAVES_LATE, for all trials of the function."""
     _copy: tuple[Path, Storage] | None = None
     """Local copy of the trial's folder in object storage, and that folder; None without a copy."""
 
@@ -64,6 +71,9 @@ class OwnProgram(ArraySequence):
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take the trial out once it has ended, and deliver its files while there is a result to tell of a fault."""
         super().drop(trial_ids)
+        if not OwnProgram._has_told_late and getattr(self.array, "saves_late", False):
+            OwnProgram._has_told_late = True
+            self.warnings.append(SAVES_LATE)
         if self._copy is not None:
             self.close()
 

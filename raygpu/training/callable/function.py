@@ -116,6 +116,13 @@ class FunctionTraining(Training):
         state = self._channel.kept
         return state is not None and state.is_of(epoch, self.epochs)
 
+    @property
+    def saves_late(self) -> bool:
+        """Whether the function has saved a state after each of its reports, and none before the first one: each counts
+        as that of the next epoch."""
+        num_reports, saved_after = self._channel.num_reports, self._channel.saved_after
+        return num_reports > 1 and saved_after == set(range(1, num_reports + 1))
+
     def load(self, folder: Path) -> None:
         """Take in a saved state: the function starts again at its beginning, and gets the state by `raygpu.load()`."""
         state = Kept.load(folder)
@@ -145,6 +152,8 @@ class _Handover:
         """Whether the report that waits ends the function."""
         self.num_reports = 0
         self.kept: Kept | None = None
+        self.saved_after: set[int] = set()
+        """Numbers of reports after which a state was saved."""
         self._pid = os.getpid()
 
     @property
@@ -170,6 +179,7 @@ class _Handover:
         if self.is_forked:
             raise RuntimeError(OTHER_PROCESS)
         self.kept = Kept.of(state, self.num_reports)
+        self.saved_after.add(self.num_reports)
 
     def load(self) -> Any | None:
         """Return the kept state; None without one."""

@@ -348,3 +348,27 @@ def test_what_a_function_returns_in_the_place_of_metrics_is_named(returned: Any,
     with pytest.raises(TypeError, match=f"it returned a {kind} and reported nothing"):
         run.run_epoch()
     run.close()
+
+
+@pytest.mark.parametrize("epochs", [None, 3])
+@pytest.mark.parametrize(("late", "every"), [(True, 1), (False, 1), (True, 2), (False, 2)])
+def test_a_state_that_is_saved_after_each_report_is_noticed(
+    late: bool, every: int, epochs: int | None, tmp_path: Path
+) -> None:
+    """A state before each second report also comes after the first one, and a last one may come at the end."""
+
+    def train(config: dict[str, Any]) -> None:
+        for epoch in range(1, 4):
+            if not late and epoch % every == 0:
+                raygpu.checkpoint(epoch)
+            raygpu.report(loss=0.0)
+            if late and epoch % every == 0:
+                raygpu.checkpoint(epoch)
+        if not late:
+            raygpu.checkpoint("the end")
+
+    run = training(train, tmp_path, epochs)
+    while run.run_epoch() is not None:
+        pass
+    assert run.saves_late == (late and every == 1)
+    run.close()
