@@ -30,7 +30,7 @@ def read_rows(file: Path, row_of: Callable[[Mapping[str, str]], Row]) -> list[Ro
             if rows.fieldnames is None:
                 raise ValueError("empty, without the names of its columns")
             if not file.read_bytes().endswith(b"\n"):
-                raise ValueError("its end is missing")
+                raise BadInput(f"{file}: its end is missing; --resume writes it anew")
             return [row_of(_whole(row)) for row in rows]
         except (ValueError, KeyError, TypeError, csv.Error) as error:
             fault = f"{file}: line {rows.line_num}: {one_line(error)}"
@@ -48,8 +48,10 @@ def _whole(row: Mapping[str, str]) -> Mapping[str, str]:
 def read_json(file: Path, advice: str) -> dict[str, Any] | None:
     """Return the object in a JSON file; None without a file. Raises BadInput if it is damaged."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-        if not isinstance(content, dict | None):
+        if not file.is_file():
+            return None
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
             raise TypeError(f"a {type(content).__name__} in the place of an object")
         return content
     except (OSError, ValueError, TypeError) as error:

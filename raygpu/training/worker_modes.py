@@ -27,6 +27,8 @@ class WorkerModes:
         self._streams = sys.stdout, sys.stderr
         self._logging = logging.NOTSET
         """Level up to which logging is disabled."""
+        self._captures = False
+        """Whether logging captures warnings."""
         self._warnings = ExitStack()
         """Restores the filters of warnings when it is closed."""
 
@@ -34,6 +36,7 @@ class WorkerModes:
         """Take the present modes for those with which trials begin."""
         self._values, self._environment = read_modes(all_modes()), dict(os.environ)
         self._streams, self._logging = (sys.stdout, sys.stderr), logging.root.manager.disable
+        self._captures = warnings.showwarning.__module__ == logging.__name__
         self._warnings.enter_context(warnings.catch_warnings())
 
     def restore(self) -> None:
@@ -43,6 +46,7 @@ class WorkerModes:
         set_modes(all_modes(), defaults() | self._values)
         sys.stdout, sys.stderr = self._streams
         logging.disable(self._logging)
+        logging.captureWarnings(self._captures)  # noted by logging, too
         self._warnings.close()
         self._warnings.enter_context(warnings.catch_warnings())
         for name, value in self._environment.items():

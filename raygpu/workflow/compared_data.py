@@ -49,18 +49,18 @@ def compared_data(folder: RunDirectory, splits: Splits | None, test: Splits | No
 
 
 def _parts(splits: Splits, test: Splits | None) -> Iterator[tuple[str, str]]:
-    """Yield name and digest of each part of the data. Training samples that are read later are counted alone: random
-    transforms change them."""
+    """Yield name and digest of each part of the data. Samples that are others when they are read again are counted
+    alone, and so are training samples of a data set, which random transforms may change."""
     for name, inputs, targets, may_read in (
         ("training", splits.train_inputs, splits.train_targets, False),
         ("validation", splits.validation_inputs, splits.validation_targets, True),
         *([("test", test.validation_inputs, test.validation_targets, True)] if test is not None else []),
     ):
-        digest = _digest(_some(inputs, may_read=may_read), _some(targets, may_read=may_read))
-        yield name, f"{num_samples(targets)} {digest}"
+        once, again = (_digest(_some(inputs, may_read), _some(targets, may_read)) for _ in range(2))
+        yield name, f"{num_samples(targets)} {once if once == again else 'at random'}"
 
 
-def _some(arrays: Arrays, *, may_read: bool) -> dict[str, np.ndarray]:
+def _some(arrays: Arrays, may_read: bool) -> dict[str, np.ndarray]:
     """Return samples of each array, those of NUM_BYTES in memory, or the first ones of a data set."""
     some = {}
     for name, array in named(arrays).items():
@@ -77,5 +77,5 @@ def _digest(*parts: Arrays) -> str:
         for name, array in sorted(named(part).items()):
             values: Any = np.ascontiguousarray(array)
             digest.update(f"{name} {values.dtype} {values.shape}".encode())
-            digest.update(values.tobytes())
+            digest.update(repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes())
     return digest.hexdigest()

@@ -67,6 +67,11 @@ before = sys.stdout, sys.stderr, list(warnings.filters)
 for _ in range(2):
     modes.restore()
     assert (sys.stdout, sys.stderr, warnings.filters) == before and logging.getLogger().isEnabledFor(logging.ERROR)
+    caught = []
+    logging.getLogger("py.warnings").handle = caught.append
+    logging.captureWarnings(True)
+    warnings.warn("told")
+    assert len(caught) == 1
     sys.stdout = sys.stderr = io.StringIO()
     sys.stdout.close()
     warnings.simplefilter("error")

@@ -165,7 +165,7 @@ class _CheckpointManager:
         """
         ended = progress.get("ended", False) or progress["epoch"] >= self.task.epochs
         epoch = progress["epoch"] if ended else self.training.epoch
-        if epoch >= progress["epoch"]:
+        if epoch == progress["epoch"]:
             self.score, self.metrics = progress["score"], progress["metrics"]
         if progress["best"] is not None:
             noted = Best(progress["best"], progress["best_epoch"])

@@ -10,6 +10,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class FunctionTraining(Training):
         self._set_modes, context = thread_modes(), contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=[self._run], name=trial.trial_id, daemon=True)
         self._started = self._ended = False
+        self._first = 0
+        """Number of reports before this start."""
         self._earlier = {self._thread, *threading.enumerate()}
 
     def run_epoch(self) -> EpochResult | None:
@@ -107,9 +110,11 @@ class FunctionTraining(Training):
         reporting.report(**returned)
 
     def save(self, folder: Path) -> None:
-        """Write the state of the function's last `raygpu.checkpoint`, if there is one."""
-        if self._channel.kept is not None:
-            self._channel.kept.dump(folder)
+        """Write the state of the function's last `raygpu.checkpoint`, if there is one. One after the last report is of
+        that report's epoch."""
+        state = self._channel.kept
+        if state is not None:
+            replace(state, epoch=min(state.epoch, self.epoch)).dump(folder)
 
     def has_saved(self, epoch: int) -> bool:
         """Return whether the state that `save` writes is of this epoch, the last one that has ended."""
@@ -119,15 +124,18 @@ class FunctionTraining(Training):
     @property
     def saves_late(self) -> bool:
         """Whether the function has saved a state after each of its reports, and none before the first one: each counts
-        as that of the next epoch."""
+        as that of the next epoch. Of a function that waits in a report, as one that is stopped, this is not known
+        before the third one."""
         num_reports, saved_after = self._channel.num_reports, self._channel.saved_after
-        return num_reports > 1 and saved_after == set(range(1, num_reports + 1))
+        between = set(range(self._first + 1, num_reports))
+        is_known = len(between) > 1 or (len(between) == 1 and num_reports in saved_after)
+        return is_known and self._first not in saved_after and between <= saved_after
 
     def load(self, folder: Path) -> None:
         """Take in a saved state: the function starts again at its beginning, and gets the state by `raygpu.load()`."""
         state = Kept.load(folder)
         if state is not None:
-            self.epoch = self._channel.num_reports = state.epoch
+            self.epoch = self._channel.num_reports = self._first = state.epoch
             self._channel.kept = state
 
     def close(self) -> None:

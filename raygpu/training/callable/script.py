@@ -74,6 +74,8 @@ class ScriptTraining(Training):
         self._earlier: deque[dict[str, float]] = deque()
         """Reports of an earlier start, up to its state, that have not been read."""
         self._marks: list[tuple[int, int]] = []
+        self._last_read: tuple[tuple[int, int], Kept | None] | None = None
+        """Mark of the last checkpoint that was read, and what it was without its content."""
         """File of the last checkpoint when each report was read."""
         self._fault: ValueError | None = None
         """Fault of the output that was read while a state was saved, to be raised at the next report."""
@@ -287,13 +289,17 @@ class ScriptTraining(Training):
         except ValueError as error:
             self._fault = error
 
-    def _kept(self) -> Kept | None:
+    def _kept(self, *, whole: bool = True) -> Kept | None:
         """Return the state of the last checkpoint, with its epoch: that of a script that prints its metrics is the one
-        after the reports that were read before the checkpoint was there."""
+        after the reports that were read before the checkpoint was there. whole: else without the content."""
         mark = self._mark()
-        state = Kept.load(self._checkpoints)
-        while mark != (mark := self._mark()):  # another one has come meanwhile
+        if whole or self._last_read is None or self._last_read[0] != mark:
             state = Kept.load(self._checkpoints)
+            while mark != (mark := self._mark()):  # another one has come meanwhile
+                state = Kept.load(self._checkpoints)
+            self._last_read = mark, state and replace(state, state=b"")
+        else:
+            state = self._last_read[1]
         if state is None or state.epoch:
             return state
         epoch = self._first + sum(each != mark for each in self._marks)
@@ -311,7 +317,7 @@ class ScriptTraining(Training):
     def has_saved(self, epoch: int) -> bool:
         """Return whether the state that `save` writes is of this epoch: a fast script may be past the last one
         reported."""
-        state = self._kept()
+        state = self._kept(whole=False)
         return state is not None and state.is_of(epoch, self.epochs)
 
     def load(self, folder: Path) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, build_model
 from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.own_optimizer import OwnOptimizer
-from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.python_state import plain_state
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
@@ -98,9 +98,20 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
         in_training, loaded = _scores(reference), _scores(scored)
         second, again = _epoch(reference), _epoch(resumed)
         scores, going_on = _differences(in_training, loaded), _differences(second, again)
-        attribute = changed_attribute(_of_optimizer(reference), _of_optimizer(resumed))
-        if (scores or going_on or attribute) and not _is_repeatable(begun, first, second):
-            return CheckpointCheck()
+        attributes, of_resumed, of_repeated = _of_optimizer(reference), _of_optimizer(resumed), dict[str, str]()
+        if scores or going_on or attributes != of_resumed:
+            repeated = begun()
+            if _differences(first, _epoch(repeated)) or _differences(second, _epoch(repeated)):
+                return CheckpointCheck()
+            of_repeated = _of_optimizer(repeated)
+        attribute = next(
+            (
+                name
+                for name, text in attributes.items()
+                if of_resumed.get(name) != text == of_repeated.get(name)  # neither a time nor an object's own number
+            ),
+            None,
+        )
     named = next((note.partition(" changes while")[0] for note in resumed.notes), None)
     named = None if named in reference.model.state_dict() else named  # changed by what a Python attribute decides
     named = named or attribute
@@ -115,12 +126,10 @@ def _check(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> Che
 
 
 def _of_optimizer(training: TorchSolo) -> dict[str, str]:
-    """Return texts of the plain attributes of an experiment's own optimizer and scheduler, but for times, which no two
-    trainings have the same."""
+    """Return texts of the plain attributes of an experiment's own optimizer and scheduler."""
     if not isinstance(training.optimizer, OwnOptimizer | SeveralOptimizers):
         return {}
-    attributes = training.optimizer.plain_attributes()
-    return {name: repr(value) for name, value in attributes.items() if not isinstance(value, float)}
+    return {name: repr(value) for name, value in training.optimizer.plain_attributes().items()}
 
 
 def _reason(error: Exception) -> str:
@@ -169,12 +178,6 @@ def _scores(training: TorchSolo) -> dict[str, float]:
         return {f"validation/{name}": value for name, value in training.evaluate().items()}
     except Exception as error:
         raise _NotChecked from error
-
-
-def _is_repeatable(begun: Callable[[], TorchSolo], first: Mapping[str, float], second: Mapping[str, float]) -> bool:
-    """Return whether the training gives the same numbers again without a checkpoint."""
-    training = begun()
-    return not _differences(first, _epoch(training)) and not _differences(second, _epoch(training))
 
 
 def _differences(wanted: Mapping[str, float], found: Mapping[str, float]) -> dict[str, str]:

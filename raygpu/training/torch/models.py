@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import copy
+import errno
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.config.generators import random_state_kept
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import build_model
@@ -135,32 +136,29 @@ def load_checkpoint(folder: Path, device: torch.device | str = "cpu", *, file: s
     """Load a checkpoint's file, which runs no code of it. options: of `torch.load`.
 
     NumPy's numbers and arrays are allowed, as a scheduler's state may have them. Raises UnpicklingError for others, and
-    BadInput for a file that is not as it was written, unless it is to be mapped into memory.
+    BadInput for a file that is not as it was written.
     """
-    if not options.get("mmap"):
-        _require_whole(folder / file)
+    _require_whole(folder / file)
     with torch.serialization.safe_globals(PLAIN_TYPES):
         return torch.load(folder / file, map_location=device, weights_only=True, **options)
 
 
 def _require_whole(path: Path) -> None:
-    """Raise BadInput if a checkpoint is cut off, or a part differs from its checksum, which `torch.load` does not
-    compare. A file that was written without checksums, as `set_crc32_options` allows, passes."""
-    damaged = []
+    """Raise BadInput if a checkpoint is damaged: `torch.load` does not compare the checksums of its parts. A file that
+    was written without checksums, as `set_crc32_options` allows, passes."""
     try:
         with zipfile.ZipFile(path) as file:
-            parts = file.infolist()
-            for part in parts:
-                try:
-                    with file.open(part) as opened:
-                        while opened.read(READ_BYTES):
-                            pass
-                except zipfile.BadZipFile:
-                    damaged.append(part.filename)
-    except zipfile.BadZipFile:
-        raise BadInput(f"{path}: is cut off, or no checkpoint") from None
-    if 0 < len(damaged) < len(parts):
-        raise BadInput(f"{path}: {damaged[0].partition('/')[2]} in it is damaged")
+            has_checksums = any(part.CRC for part in file.infolist())
+            for part in file.infolist() if has_checksums else ():
+                with file.open(part) as opened:
+                    while opened.read(READ_BYTES):
+                        pass
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a place in the file that cannot be
+            raise
+        raise BadInput(f"{path}: is damaged") from error
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise BadInput(f"{path}: is damaged ({one_line(error)})") from error
 
 
 def predict(experiment: Experiment, trial: Trial, checkpoint: Path, inputs: Arrays) -> tuple[str, list[np.ndarray]]:

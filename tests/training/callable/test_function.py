@@ -16,7 +16,7 @@ import sklearn
 import torch
 
 import raygpu
-from raygpu.reporting import FUNCTION_VARIABLE
+from raygpu.reporting import FUNCTION_VARIABLE, Kept
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
 from raygpu.training.callable.function import FunctionTraining
@@ -371,4 +371,8 @@ def test_a_state_that_is_saved_after_each_report_is_noticed(
     while run.run_epoch() is not None:
         pass
     assert run.saves_late == (late and every == 1)
+    run.save(tmp_path)
+    state = Kept.load(tmp_path)
+    assert state is not None
+    assert state.epoch == 3, "no later one than the last report"
     run.close()

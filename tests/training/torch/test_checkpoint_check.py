@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import itertools
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -121,15 +123,20 @@ class Remembers(Base):
         return Centred(kept=True)
 
 
+NUMBERS = itertools.count()
+
+
 class SlowWeights(torch.optim.SGD):
     """Keeps what no state_dict() has."""
 
     count, every = 0, 4
     slow: Any = None
+    factor: float | None = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         super().step()
+        self.factor = self.factor and self.factor * 0.9
         parameters = self.param_groups[0]["params"]
         self.slow = self.slow or [parameter.clone() for parameter in parameters]
         self.count += 1
@@ -148,7 +155,16 @@ class LateLookahead(Base):
 
     def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
         made = SlowWeights(model.parameters(), lr=hp["lr"])
-        made.every = 1000
+        made.every, made.factor = 1000, hp.get("factor")
+        return made
+
+
+class Numbered(Base):
+    """Has attributes of each object, which training does not change."""
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
+        made: Any = torch.optim.SGD(model.parameters(), lr=hp["lr"])
+        made.number, made.began_s = next(NUMBERS), time.time()
         return made
 
 
@@ -220,7 +236,9 @@ def checked(kind: type[Base], **more: Any) -> CheckpointCheck:
     return check_checkpoint(experiment, experiment.data(), HP | more)
 
 
-@pytest.mark.parametrize("kind", [Base, Remembers, NumbersOfNumPy, Unrepeatable, Shuffles, DrawsInEvaluation, OneModel])
+@pytest.mark.parametrize(
+    "kind", [Base, Remembers, NumbersOfNumPy, Unrepeatable, Shuffles, DrawsInEvaluation, OneModel, Numbered]
+)
 def test_nothing_is_said_of_what_a_checkpoint_holds(kind: type[Base]) -> None:
     assert checked(kind, **({} if kind is NumbersOfNumPy else {"ema_decay": 0.9})) == CheckpointCheck()
 
@@ -247,6 +265,9 @@ def test_a_number_that_the_optimizer_counts_is_named_before_it_has_an_effect() -
     assert found.going_on is not None
     assert found.going_on.startswith("count of the optimizer changes while it trains, and a checkpoint does not hold")
     assert "a training that goes on may have other numbers" in found.going_on
+    found = checked(LateLookahead, factor=0.5)
+    assert found.going_on is not None
+    assert found.going_on.startswith("factor of the optimizer changes")
 
 
 def test_the_metrics_that_differ_are_known() -> None:

@@ -174,16 +174,16 @@ def test_loaded_models_are_apart_from_each_other_and_from_the_experiment(tmp_pat
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     """Of which torch reads another number without a word."""
     path = tmp_path / CHECKPOINT
-    state = {"model": {"weight": torch.arange(100.0), "bias": torch.ones(3)}, "epoch": 3}
+    state = {"model": {"weight": torch.arange(100.0), "bias": torch.empty(0)}, "epoch": 3}
     torch.save(state, path)
     whole = path.read_bytes()
     assert load_checkpoint(tmp_path)["epoch"] == 3
     turned = bytearray(whole)
     turned[whole.index(np.arange(100, dtype=np.float32).tobytes()) + 30] ^= 0x40
     for content, fault in (
-        (bytes(turned), "data/0 in it is damaged"),
-        (whole[: len(whole) // 2], "is cut off, or no checkpoint"),
-        (b"", "is cut off, or no checkpoint"),
+        (bytes(turned), r"is damaged \(.*data/0"),
+        (whole[: len(whole) // 2], "is damaged"),
+        (b"", "is damaged"),
     ):
         path.write_bytes(content)
         with pytest.raises(BadInput, match=f"checkpoint.pt: {fault}"):
