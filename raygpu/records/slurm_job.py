@@ -90,7 +90,7 @@ def read(folder: Path) -> SlurmJob | None:
     try:
         values = json.loads((folder / RECORD).read_text())
         job = SlurmJob(**{name: value for name, value in values.items() if name in field_names})
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
     return replace(job, folder=str(folder))
 

@@ -46,8 +46,9 @@ def test_a_record_of_a_moved_folder_names_the_new_one(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_none(tmp_path: Path) -> None:
     record(tmp_path / "a")
-    (tmp_path / "a" / slurm_job.RECORD).write_text("{")
-    assert slurm_job.read(tmp_path / "a") is None
+    for content in ("{", "[]"):
+        (tmp_path / "a" / slurm_job.RECORD).write_text(content)
+        assert slurm_job.read(tmp_path / "a") is None
 
 
 def test_the_run_of_a_job_takes_the_folder_that_was_made_for_it(
