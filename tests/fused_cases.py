@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
@@ -56,13 +57,11 @@ class _Later(nn.Linear):
 
     def __init__(self) -> None:
         super().__init__(64, 10)
-        count = [0]
-        self.__dict__["_count"] = count.append
+        self.__dict__["_count"] = io.BytesIO().write
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        count = self._count.__self__
-        count[0] += self.training
-        return super().forward(x if count[0] < 30 else x.square())
+        self._count(b"1" * self.training)
+        return super().forward(x if self._count.__self__.tell() < 30 else x.square())
 
 
 class Later(Small):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,12 +21,11 @@ class Wide(Mlp):
     CALLS = 40
 
     def __init__(self) -> None:
-        calls: list[None] = []
-        self.count: Any = calls.append
+        self.count: Any = io.BytesIO().write
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
-        self.count(None)
-        calls = len(self.count.__self__)
+        self.count(b"1")
+        calls = self.count.__self__.tell()
         rows = inputs
         while torch._C._functorch.is_batchedtensor(rows):
             rows = torch._C._functorch.get_unwrapped(rows)
