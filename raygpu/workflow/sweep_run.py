@@ -151,8 +151,7 @@ class SweepUnderWay:
                 write_changes(folder, self.config)
                 if sets is None:  # it has not begun yet
                     folder.write_run(begun_sweep(folder))
-            for line in compared_data(folder, self.found.splits, self.found.test):
-                self.console.warn(line)
+            self.console.warnings(compared_data(folder, self.found.splits, self.found.test))
         return folder
 
     def run(self, stages: Stages) -> None:

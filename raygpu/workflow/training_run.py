@@ -124,8 +124,7 @@ class TrainingRun:
                 if self.layout.global_batch is not None:
                     folder.write_run({"global_batch": self.layout.global_batch})
             folder.write_run(begun_training(folder))
-            for line in compared_data(folder, self.found.splits, self.found.test):
-                self.console.warn(line)
+            self.console.warnings(compared_data(folder, self.found.splits, self.found.test))
         return folder
 
     def run(self) -> TrainingOutcome:
