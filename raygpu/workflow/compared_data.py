@@ -45,7 +45,10 @@ def compared_data(folder: RunDirectory, splits: Splits | None, test: Splits | No
     noted = folder.read_run().setdefault(NOTED, found)
     folder.write_run({NOTED: noted})
     others = [name for name in noted | found if noted.get(name) != found.get(name)]
-    return [OTHER_DATA.format(parts=" and ".join(others), kind=KINDS[folder.kind])] if others else []
+    if not others:
+        return []
+    parts = " and ".join(filter(None, [", ".join(others[:-1]), others[-1]]))
+    return [OTHER_DATA.format(parts=parts, kind=KINDS[folder.kind])]
 
 
 def _parts(splits: Splits, test: Splits | None) -> Iterator[tuple[str, str]]:

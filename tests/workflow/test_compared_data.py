@@ -42,6 +42,7 @@ def test_each_part_is_compared_with_that_of_the_start(folder: RunDirectory) -> N
     assert compared_data(folder, splits(1), test) == told("training and validation")
     assert compared_data(folder, splits(0, 101), test) == told("training and validation")
     assert compared_data(folder, whole, None) == told("test")
+    assert compared_data(folder, splits(1), None) == told("training, validation and test")
     assert compared_data(folder, whole, test) == [], "what it began with stays noted"
 
 
