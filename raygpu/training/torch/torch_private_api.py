@@ -7,6 +7,7 @@ sympy. In a fresh worker that takes as long as importing torch did, and every pa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
@@ -130,7 +131,8 @@ def end_processes(loader: DataLoader[Any]) -> None:
     """End the processes of a loader with `persistent_workers`: torch does so only once nothing refers to the loader and
     its iterator any more."""
     if loader._iterator is not None:
-        loader._iterator._shutdown_workers()
+        with suppress(RuntimeError):  # by torch's handler of SIGCHLD, of one that has failed: the others are ended
+            loader._iterator._shutdown_workers()
 
 
 def load_package(path: Path) -> Callable[[Tensors], Tensors]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from raygpu.training.hyperparameters import OPTIMIZERS, OptimizerSettings
-from raygpu.training.torch.torch_private_api import LEFT_BY_FUSED_SGD, copy_all, fused_step, times_mapped
+from raygpu.training.torch.torch_private_api import LEFT_BY_FUSED_SGD, copy_all, end_processes, fused_step, times_mapped
 
 ADAM = (
     "(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs,"
@@ -94,3 +96,22 @@ def test_the_operators_start_as_fast_as_torch_does() -> None:
     ]
     ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["False", "True"]
+
+
+def test_a_failed_process_of_a_loader_is_no_fault_where_the_others_are_ended() -> None:
+    """Torch's handler of SIGCHLD raises in the midst of torch's own end of the processes."""
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    loader = DataLoader(data, num_workers=2, persistent_workers=True)
+    next(iter(loader))
+    iterator: Any = loader._iterator
+    failed = iterator._workers[0]
+    join = failed.join
+
+    def raise_once(timeout: float | None = None) -> None:
+        """Raise as the handler does."""
+        failed.join = join
+        raise RuntimeError("DataLoader worker exited unexpectedly with exit code 3")
+
+    failed.join = raise_once
+    end_processes(loader)
+    assert not any(process.is_alive() for process in iterator._workers)
