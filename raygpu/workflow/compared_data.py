@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Splits, is_read_later, named, num_samples, take
+from raygpu.experiment import Arrays, Splits, is_read_later, named, num_samples, reads_later, take
 from raygpu.records.run_directory import KINDS, RunDirectory
 
 FEW = 4
@@ -29,8 +29,7 @@ def validation_digest(splits: Splits) -> str:
     It is of all targets and of the first inputs; of the first targets where a data set does not list them.
     """
     inputs, targets = take(splits.validation_inputs, slice(0, FEW)), splits.validation_targets
-    later = any(map(is_read_later, named(targets).values()))
-    return _digest(inputs, take(targets, slice(0, FEW)) if later else targets)
+    return _digest(inputs, take(targets, slice(0, FEW)) if reads_later(targets) else targets)
 
 
 def compared_data(folder: RunDirectory, splits: Splits | None, test: Splits | None) -> list[str]:
@@ -52,15 +51,14 @@ def compared_data(folder: RunDirectory, splits: Splits | None, test: Splits | No
 
 
 def _parts(splits: Splits, test: Splits | None) -> Iterator[tuple[str, str]]:
-    """Yield name and digest of each part of the data. Samples that are others when they are read again are counted
-    alone, and so are training samples of a data set, which random transforms may change."""
+    """Yield name and digest of each part of the data. Training samples that are read later are counted alone: random
+    transforms change them."""
     for name, inputs, targets, may_read in (
         ("training", splits.train_inputs, splits.train_targets, False),
         ("validation", splits.validation_inputs, splits.validation_targets, True),
         *([("test", test.validation_inputs, test.validation_targets, True)] if test is not None else []),
     ):
-        once, again = (_digest(_some(inputs, may_read), _some(targets, may_read)) for _ in range(2))
-        yield name, f"{num_samples(targets)} {once if once == again else 'at random'}"
+        yield name, f"{num_samples(targets)} {_digest(_some(inputs, may_read), _some(targets, may_read))}"
 
 
 def _some(arrays: Arrays, may_read: bool) -> dict[str, np.ndarray]:
