@@ -38,8 +38,9 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
     overrides: fields of the configuration, by dotted name. Raises BadInput if the run is not tracked, and TrackingError
     if the store is out of reach.
     """
+    from raygpu.tracking.kept_writes import REFUSED
     from raygpu.tracking.session import Session, SweepSession, TrainSession, open_store
-    from raygpu.tracking.writer import REFUSED, CpuLimit
+    from raygpu.tracking.writer import CpuLimit
 
     kind = folder.kind
     if kind not in ("sweep", "train"):

@@ -201,15 +201,11 @@ class RunDirectory:
         Raises BadInput if the folder exists or cannot be written.
         """
         folder = cls((runs_dir / name).resolve(), None if storage == LOCAL else Storage.at(storage) / name)
+        taken = folder.path if slurm_job.is_taken(folder.path) else None
         if folder.storage is not None and folder.storage.has(folder.config.name):
-            raise BadInput(
-                f"name: {folder.storage} exists already; go on with it by --resume {folder.storage}, or choose another"
-                " --name"
-            )
-        if slurm_job.is_taken(folder.path):
-            raise BadInput(
-                f"name: {folder.path} exists already; go on with it by --resume {folder.path}, or choose another --name"
-            )
+            taken = folder.storage
+        if taken is not None:
+            raise BadInput(f"name: {taken} exists already; go on with it by --resume {taken}, or choose another --name")
         try:
             folder.path.mkdir(parents=True, exist_ok=(folder.path / slurm_job.FOLDER).is_dir())
         except OSError as error:
@@ -242,6 +238,8 @@ class RunDirectory:
                 else ""
             )
             raise BadInput(f"{flag}: {where} is a {KINDS[folder_kind]}'s{other}")
+        if "name" not in read_toml(folder.config):  # written first
+            raise BadInput(f"{flag}: {folder.config} has no name: restore it, or begin a new run")
         return folder
 
     def with_storage(self) -> RunDirectory:

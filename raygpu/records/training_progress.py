@@ -80,6 +80,8 @@ class Restored:
     best: Best | None
     ended: bool = False
     """Whether the training has ended already."""
+    earlier: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Metrics of the epochs before the last one, by epoch, as far back as the checkpoint has them."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,8 @@ class History:
     """Metrics of the last epoch."""
     epoch: int = 0
     """Last epoch that has ended."""
+    restored: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Metrics of epochs up to the checkpoint from which the training goes on, by epoch."""
     best: Best | None = None
     checkpoints: int = 0
     ended_by_itself: bool = False
@@ -126,6 +130,7 @@ class History:
         """Take in the training before a start of the workers; what an earlier start has reported after it no longer
         counts."""
         self.epoch, self.metrics, self.best = earlier.epoch, dict(earlier.metrics), earlier.best
+        self.restored = {**earlier.earlier, **({earlier.epoch: earlier.metrics} if earlier.metrics else {})}
         self.ended_by_itself = earlier.ended and earlier.epoch < self.epochs
         self._curve.cut(earlier.epoch)
 

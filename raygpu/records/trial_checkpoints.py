@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from raygpu.errors import BadInput
 from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, PROGRESS, SCORE, TUNE_CHECKPOINT, RunDirectory
+from raygpu.records.run_files import read_json
 from raygpu.records.whole_folder import WholeFolder
 from raygpu.storage import Storage, StorageError
 
+ADVICE = "restore it, or delete the checkpoint's folder"
 DELETIONS = 16
 """Number of checkpoints that are deleted at once."""
 
 
 def kept_epoch(folder: RunDirectory, trial_id: str) -> int | None:
     """Return the epoch of a trial's checkpoint that was kept for its score; None for a last checkpoint, or without
-    one."""
+    one. Raises BadInput if its file is damaged."""
     file = folder.checkpoints / trial_id / SCORE
-    return int(json.loads(file.read_text())["epoch"]) if file.is_file() else None
+    noted = read_json(file, ADVICE)
+    try:
+        return int(noted["epoch"]) if noted is not None else None
+    except (KeyError, ValueError, TypeError) as error:
+        raise BadInput(f"{file}: no epoch is noted; {ADVICE}") from error
 
 
 def keep_checkpoints(

@@ -14,12 +14,11 @@ Each call costs MLflow milliseconds of CPU, so the thread lets writes gather, an
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +26,9 @@ from typing import Any
 
 from raygpu.errors import TrackingError, one_line
 from raygpu.records.trial_writer import Kind, TrialWriter
-from raygpu.records.whole_files import append_lines
 from raygpu.tracking import client
 from raygpu.tracking.deliverer import Deliverer
-from raygpu.tracking.journal import Journal, load
+from raygpu.tracking.kept_writes import KeptWrites
 from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import Refused, RunTree
 
@@ -40,14 +38,10 @@ LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
 MOST_ENDED = 32
 """Number of ended runs with waiting writes from which on the thread rests no longer than its interval."""
-MOST_LINES = 1000
-"""Journal lines, beyond four for each waiting write, from which on the journal is shortened."""
 MAX_FAULTS = 100
 SAY_S = 10.0
 """Seconds between two lines on the writes still to be delivered at the end."""
 TICK_S = 0.2
-REFUSED = "refused.jsonl"
-"""File, beside the journal, of the values that MLflow refused."""
 
 
 class Replaced(Exception):
@@ -86,26 +80,17 @@ class Writer(TrialWriter):
         """Faults of writes that MLflow refused for good or the disk did not take, a line for each different fault."""
         self.delayed: str | None = None
         """Reason why writes wait at present; None while they are delivered."""
-        self._journal = Journal(journal)
+        self._kept = KeptWrites(journal, self._note)
+        self._lock = self._kept.lock
         self._interval_s = interval_s
         self._cpu_limit = cpus or CpuLimit()
         self._tree: RunTree | None = None
         self._failure: TrackingError | None = None
-        self._incoming = deque(self._journal.take_over())
+        self._incoming = deque(self._kept.earlier)
         self.ended.update(write.trial_id for write in self._incoming if write.kind == "end" and write.trial_id)
         self.num_earlier = len(self._incoming)
         """Number of writes that an earlier writer had left."""
-        self.num_refused = self._journal.damaged
-        """Number of values that MLflow refused, and of damaged writes: set aside, and never delivered."""
-        self._aside: list[str] = []
-        """Lines for the file of refused values that the disk has not taken yet."""
-        if damaged := self._journal.damaged:
-            self._note(f"{damaged:,} waiting writes were damaged; they are set aside in {self._journal.damaged_path}")
-        self._unkept = deque[Write]()
-        """Writes that the journal lacks, because the disk did not take them; they follow its lines, in order."""
         self._pending = Pending()
-        self._lock = threading.RLock()
-        """Lock held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
         self._opened, self._wake = threading.Event(), threading.Event()
         if self._incoming:
             self._wake.set()
@@ -130,6 +115,11 @@ class Writer(TrialWriter):
             raise self._failure
         assert self._tree is not None
         return self._tree
+
+    @property
+    def num_refused(self) -> int:
+        """Number of values that MLflow refused, and of damaged writes: set aside, and never delivered."""
+        return self._kept.num_refused
 
     @property
     def waiting(self) -> int:
@@ -160,15 +150,8 @@ class Writer(TrialWriter):
             self.delayed = self.delayed or doubt
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
-                self._keep_aside()
-                try:
-                    if is_stored:
-                        self._journal.close(writes)
-                    else:
-                        self._keep()
-                except OSError as error:
-                    self._note_disk(error)
-            self._undelivered = len(writes) if doubt is None else max(len(writes), self._journal.num_lines)
+                self._kept.close(writes, delivered=is_stored)
+            self._undelivered = len(writes) if doubt is None else max(len(writes), self._kept.num_lines)
         return self._undelivered
 
     def _doubt(self) -> str | None:
@@ -214,20 +197,8 @@ class Writer(TrialWriter):
         write = Write(kind, trial_id, value, int(time.time() * 1000))
         with self._lock:
             self._incoming.append(write)
-            self._unkept.append(write)
-            self._add_unkept()
+            self._kept.add(write)
         self._wake.set()
-
-    def _add_unkept(self) -> None:
-        """Add to the journal what it lacks; what the disk does not take is still delivered if this process lives."""
-        while self._unkept:
-            try:
-                self._journal.add(self._unkept[0])
-            except OSError as error:
-                return self._note_disk(error)
-            except Exception as error:  # noqa: BLE001 - the next write may be right
-                self._note(f"tracking: a write is not in the journal: {one_line(error)}")
-            self._unkept.popleft()
 
     # The thread
 
@@ -265,8 +236,7 @@ class Writer(TrialWriter):
             try:
                 opened = tree()
                 with self._lock:
-                    kept = load(self._journal.path)[0] if self._journal.path.is_file() else []
-                    self._tree, self._pending, self._incoming = opened, Pending(), deque([*kept, *self._unkept])
+                    self._tree, self._pending, self._incoming = opened, Pending(), deque(self._kept.all())
                     self._is_replaced = False
                 self._wake.set()
                 return
@@ -277,7 +247,7 @@ class Writer(TrialWriter):
 
     def _loop(self, tree: RunTree) -> None:
         deliverer = Deliverer(
-            tree, self._pending, self._lock, self._set_aside, self._advance, self._abandoned, self._cpus
+            tree, self._pending, self._lock, self._kept.set_aside, self._advance, self._abandoned, self._cpus
         )
         with closing(deliverer):
             self._deliver_all(tree, deliverer)
@@ -295,7 +265,7 @@ class Writer(TrialWriter):
             if tree.in_place.is_replaced:  # the new file may lack the run
                 raise Replaced
             self._drain(tree)
-            self._keep()
+            self._kept.sync()  # they are delivered without the disk, too
             is_last = self._closing.is_set()
             turn = deliverer.turn(closing=is_last, settle_s=self._interval_s if retry_s else None)
             self.delayed = deliverer.delayed if turn.failed else None
@@ -334,63 +304,19 @@ class Writer(TrialWriter):
                     self._pending.add(write)
                 except Exception as error:  # noqa: BLE001 - the next write may be right
                     fault = TrackingError(f"tracking: a write was dropped: {one_line(error)}")
-                    self._set_aside(fault, write.trial_id, {write.kind: write.value})
-
-    def _keep(self) -> None:
-        """Wait until the disk has the writes that are about to be delivered; they are delivered without it, too."""
-        self._keep_aside()
-        with self._lock:
-            self._add_unkept()
-        try:
-            self._journal.sync()
-        except OSError as error:
-            self._note_disk(error)
+                    self._kept.set_aside(fault, write.trial_id, {write.kind: write.value})
 
     def _shorten_journal(self, tree: RunTree) -> None:
-        """Leave out of the journal what the store has: all of it where nothing waits, else once that is most of it."""
+        """Leave out of the journal what the store has."""
         if not tree.keep():
             return  # the journal has what would be lost with this node's disk
         with self._lock:
-            waiting = [*self._pending.writes(), *self._incoming]
-            num_lines = self._journal.num_lines + len(self._unkept)
-            if self._abandoned.is_set() or (waiting and num_lines < MOST_LINES + 4 * len(waiting)):
-                return
-            try:
-                client.sync(tree.uri)
-                self._unkept = deque(waiting)  # the store has all others
-                if waiting:
-                    self._journal.rewrite(waiting)
-                else:
-                    self._journal.clear()
-                self._unkept.clear()
-            except OSError as error:
-                self._note_disk(error)
+            if not self._abandoned.is_set():
+                self._kept.shorten([*self._pending.writes(), *self._incoming], lambda: client.sync(tree.uri))
 
     def _advance(self) -> None:
         with self._lock:
             self._taken += 1
-
-    def _set_aside(self, fault: TrackingError, trial_id: str | None, values: Mapping[str, Any]) -> None:
-        """Keep what MLflow refuses in a file beside the journal, with the reason."""
-        line = json.dumps({"fault": str(fault), "trial_id": trial_id, "values": values}, default=str)
-        with self._lock:
-            self._note(f"MLflow refused: {fault}")
-            self.num_refused += 1
-            self._aside.append(f"{line}\n")
-            self._keep_aside()
-
-    def _keep_aside(self) -> None:
-        """Write the refused values to their file, and wait until the disk has them."""
-        if not self._aside:
-            return
-        try:
-            append_lines(self._journal.path.with_name(REFUSED), "".join(self._aside), sync=True)
-            self._aside.clear()
-        except OSError as error:
-            self._note_disk(error)
-
-    def _note_disk(self, error: OSError) -> None:
-        self._note(f"tracking: {self._journal.path.parent} cannot be written: {error.strerror}")
 
     def _note(self, line: str) -> None:
         if line not in self.faults and len(self.faults) < MAX_FAULTS:

@@ -102,10 +102,7 @@ def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
         raise BadInput(f"--from: {where}: no such folder; name a sweep's, as in runs/digits, or an MLflow run's id")
     folder = RunDirectory.existing(where, flag="--from")
     if not folder.best_toml.is_file():
-        raise BadInput(
-            f"--from: {where} has no {folder.best_toml.name}: no trial of that sweep has ended with a"
-            f" score{_why(folder)}"
-        )
+        raise BadInput(f"--from: {where} has no {folder.best_toml.name}: {_why(folder)}")
     values = read_toml(folder.best_toml)
     trial_id = _trial_id(values, folder.best_toml)
     sweep = load(folder.config, {}, SweepConfig)
@@ -124,10 +121,14 @@ def _trial_id(best: Mapping[str, Any], file: Path) -> str:
 
 
 def _why(folder: RunDirectory) -> str:
-    """Return the counts of a sweep's trials without a score, as text, if it has ended."""
+    """Return why a sweep's folder has no best trial's file, with the counts of trials without a score if it has
+    ended."""
     summary = folder.read_summary() or {}
+    if summary.get("best") is not None:
+        return f"it was lost; {folder.resumed_by('sweep')} writes it anew"
     counts = [f"{summary[name]} {name}" for name in ("diverged", "failed", "interrupted") if summary.get(name)]
-    return f" ({', '.join(counts)})" if counts else ""
+    told = f" ({', '.join(counts)})" if counts else ""
+    return f"no trial of that sweep has ended with a score{told}"
 
 
 def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:

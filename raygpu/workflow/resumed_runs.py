@@ -13,7 +13,7 @@ from raygpu.errors import BadInput
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import KINDS, RunDirectory
 
-STATE = 4
+STATE = 5
 """Version of the state that a run keeps for `--resume`; another one cannot be read."""
 VERSION, BEGUN, SETS = "state", "begun", "begun_sets"
 """Keys, in the run's state, of this version, of the fixed fields at the start, and of a sweep's number of sets there.

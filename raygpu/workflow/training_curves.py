@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from raygpu.records import timeline
@@ -23,12 +24,13 @@ class TrainingCurves:
 
     def go_back(self) -> str:
         """Drop the epochs after that of the history, from which the workers go on; return a clause on those that
-        MLflow keeps, empty without any. Add that epoch, if the command was killed between its checkpoint and its
-        report."""
+        MLflow keeps, empty without any. Add those up to the checkpoint that a killed command had not heard of."""
         epoch, last = self._history.epoch, self._in_mlflow
         self.timeline.go_back(TRAINING, epoch)
-        if self.timeline.last_epoch(TRAINING) < epoch and self._history.metrics:
-            self._add_epoch(epoch)
+        noted = self.timeline.last_epoch(TRAINING)
+        for number, metrics in sorted(self._history.restored.items()):
+            if noted < number <= epoch:
+                self._add_epoch(number, metrics)
         self.timeline.flush()
         if last <= epoch:
             return ""
@@ -41,12 +43,10 @@ class TrainingCurves:
         if is_new and (metrics := history.curves()):
             self._writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
         if report.result is not None:
-            self._add_epoch(report.epoch)
+            self._add_epoch(report.epoch, history.metrics)
             self.timeline.flush()
 
-    def _add_epoch(self, epoch: int) -> None:
-        """Write the history's metrics, those of this epoch."""
-        metrics = self._history.metrics
+    def _add_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
         if epoch > self._in_mlflow:
             self._writer.run_metrics(epoch, metrics)
             self._in_mlflow = epoch

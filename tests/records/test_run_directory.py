@@ -167,6 +167,15 @@ def test_another_command_s_folder_is_not_resumed(tmp_path: Path) -> None:
         RunDirectory.existing(tmp_path, "train")
 
 
+def test_a_run_whose_configuration_was_emptied_is_refused(tmp_path: Path) -> None:
+    """Its resume would train by the defaults."""
+    folder = RunDirectory(tmp_path)
+    folder.config.write_text("")
+    folder.write_run({"kind": "sweep"})
+    with pytest.raises(BadInput, match=r"config.toml has no name: restore it, or begin a new run"):
+        RunDirectory.existing(tmp_path)
+
+
 def test_a_moved_training_has_its_own_checkpoint(tmp_path: Path) -> None:
     """Another run may have its name by now."""
     earlier, moved = tmp_path / "runs" / "a", tmp_path / "kept"

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from raygpu.search.trial_record import TrialRecord
-from raygpu.tracking import deliverer, writer
+from raygpu.tracking import deliverer, kept_writes
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import load
 from raygpu.tracking.pending_writes import Pending, Write
@@ -306,7 +306,7 @@ def test_deliveries_take_all_cpus_once_nothing_else_does(tree: RunTree, tmp_path
 def test_the_journal_forgets_what_was_delivered_while_other_runs_wait(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_LINES", 10)
+    monkeypatch.setattr(kept_writes, "MOST_LINES", 10)
     path = tmp_path / "journal.jsonl"
     writing = Writer(lambda: tree, path, interval_s=0.05)
     for index in range(NUM_TRIALS):

@@ -149,7 +149,7 @@ def test_the_writes_that_a_full_disk_does_not_take_are_kept_as_long_as_they_wait
 ) -> None:
     full = threading.Event()
     full_disk(monkeypatch, full)
-    monkeypatch.setattr("raygpu.tracking.writer.MOST_LINES", 10)
+    monkeypatch.setattr("raygpu.tracking.kept_writes.MOST_LINES", 10)
     writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=600)  # no turn by itself
     monkeypatch.setattr(writer._pending, "writes", lambda: [Write("begin", "t0009", trial(9), 1)])
     full.set()
@@ -159,7 +159,7 @@ def test_the_writes_that_a_full_disk_does_not_take_are_kept_as_long_as_they_wait
     monkeypatch.setattr(tree, "keep", lambda: True)
     writer._incoming.clear()
     writer._shorten_journal(tree)
-    assert [write.trial_id for write in writer._unkept] == ["t0009"]
+    assert [write.trial_id for write in writer._kept._missing] == ["t0009"]
     full.clear()
     monkeypatch.undo()
     assert writer.close(120) == 0

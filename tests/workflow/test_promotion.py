@@ -134,9 +134,16 @@ def test_a_damaged_summary_is_one_line(folder: RunDirectory) -> None:
         promoted(str(folder.path), TrackingSection, False)
 
 
+def test_a_best_trial_whose_file_was_lost_is_written_anew(folder: RunDirectory) -> None:
+    folder.best_toml.unlink()
+    folder.summary.write_text('{"best": {"trial_id": "t0000"}}')
+    with pytest.raises(BadInput, match=r"has no best\.toml: it was lost; .* --resume .* writes it anew"):
+        promoted(str(folder.path), TrackingSection, False)
+
+
 def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:
     folder = RunDirectory(tmp_path)
-    folder.config.write_text('experiment = "a:B"\ntrials = 1\n')
+    folder.config.write_text('name = "a"\nexperiment = "a:B"\ntrials = 1\n')
     folder.write_run({})
     with pytest.raises(BadInput, match=r"has no best\.toml: no trial of that sweep has ended with a score"):
         promoted(str(tmp_path), TrackingSection, False)

@@ -83,18 +83,18 @@ def test_a_resume_replaces_the_epochs_after_its_checkpoint_everywhere_but_in_mlf
     assert (third.history.epoch, third.history.metrics) == (8, {"loss": 2.0})
 
 
-def test_an_epoch_that_a_killed_command_had_not_heard_of_is_added_from_its_checkpoint(tmp_path: Path) -> None:
+def test_epochs_that_a_killed_command_had_not_heard_of_are_added_from_its_checkpoint(tmp_path: Path) -> None:
     first = Started(tmp_path)
     first.join(0)
-    for epoch in range(1, 5):
+    for epoch in range(1, 4):
         first.end_epoch(epoch, 1.0 / epoch)  # and it is killed after the workers' checkpoint of epoch 5
     second = Started(tmp_path, resuming=True)
-    second.join(5, Restored(5, {"loss": 0.2}, Best(0.2, 5)))
+    second.join(5, Restored(5, {"loss": 0.2}, Best(0.2, 5), earlier={3: {"loss": 1 / 3}, 4: {"loss": 0.25}}))
     assert second.lines == ["goes on after epoch 5"]
-    assert second.in_mlflow == {5: 0.2}
+    assert second.in_mlflow == {4: 0.25, 5: 0.2}
     second.end_epoch(6, 0.1)
     assert second.in_timeline == {1: 1.0, 2: 0.5, 3: 0.333333, 4: 0.25, 5: 0.2, 6: 0.1}
-    assert second.in_mlflow == {5: 0.2, 6: 0.1}
+    assert second.in_mlflow == {4: 0.25, 5: 0.2, 6: 0.1}
 
 
 def test_after_a_lost_worker_the_last_attempt_alone_counts(tmp_path: Path) -> None:

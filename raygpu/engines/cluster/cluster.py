@@ -283,6 +283,11 @@ def has_ended(process: psutil.Process | None) -> bool:
         return True
 
 
+def lost(servers: Mapping[str, psutil.Process]) -> str | None:
+    """Return the name of a server of Ray that has ended, None while all run."""
+    return next((name for name, process in servers.items() if has_ended(process)), None)
+
+
 def head_answers() -> bool:
     """Return whether Ray's head takes connections. Without one, Ray's calls wait for a minute and end the process."""
     if not ray.is_initialized():

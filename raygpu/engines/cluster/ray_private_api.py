@@ -36,6 +36,10 @@ LOG_MONITOR = "log_monitor.py"
 """Program of Ray that follows the workers' logs."""
 RAYLET = "raylet"
 """Program of Ray that starts the workers of a machine."""
+GCS_SERVER = "gcs_server"
+"""Program of Ray that keeps a cluster's state: its head."""
+REDIS_FLAG = "--redis_address="
+"""Argument of a head that keeps its state in Redis."""
 STARTED_HERE = "raygpu starts Ray by itself: leave ray.init() out of the experiment, and use Ray in data() alone"
 
 
@@ -253,19 +257,27 @@ def log_monitor() -> psutil.Process | None:
     return next(iter(_children(_is_log_monitor)), None)
 
 
-def raylet() -> psutil.Process | None:
-    """Return the process of the raylet that this process is connected to; None where it cannot be seen.
+def servers() -> dict[str, psutil.Process]:
+    """Return the "raylet" that this process is connected to and its cluster's "head", as far as they can be seen here.
 
-    Without it, Ray ends this process some ten seconds later, with exit code 1 and a line of its own.
+    Without either of them, Ray ends this process with exit code 1 and a line of its own: some ten seconds after the
+    raylet, and a minute after the head. A head whose state Redis keeps may be started again, and is left out.
     """
     if (node := worker.global_worker.node) is None:
-        return None
-    flag = f"--raylet_socket_name={node.raylet_socket_name}"
+        return {}
+    flags = {
+        RAYLET: ("raylet", f"--raylet_socket_name={node.raylet_socket_name}"),
+        GCS_SERVER: ("head", f"--session-name={node.session_name}"),
+    }
+    found = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has just ended, or is another user's
-            if process.name() == RAYLET and flag in process.cmdline():
-                return process
-    return None
+            if (program := process.name()) in flags:
+                name, flag = flags[program]
+                words = process.cmdline()
+                if flag in words and not any(word.startswith(REDIS_FLAG) for word in words):
+                    found[name] = process
+    return found
 
 
 def _children(runs: Callable[[Path], bool]) -> list[psutil.Process]:

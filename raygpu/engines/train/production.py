@@ -19,7 +19,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files, ray_private_api
-from raygpu.engines.cluster.cluster import Cluster, has_ended
+from raygpu.engines.cluster.cluster import Cluster, lost
 from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.train import run_state
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
@@ -156,15 +156,15 @@ class ProductionRun:
         """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
         trainer = _trainer(setup, self.mailbox)
-        fitting, raylet = _fitting(trainer), ray_private_api.raylet()
+        fitting, servers = _fitting(trainer), ray_private_api.servers()
         try:
             while not fitting.done():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(POLL_S)
                 if interrupts.count:
                     setup.cluster.require_head(settle=not interrupted)
-                if has_ended(raylet):  # Ray's calls wait for it, and then end this process
-                    raise ProcessLost("Ray's raylet was ended by others", "")
+                if (name := lost(servers)) is not None:  # Ray's calls wait for it, and then end this process
+                    raise ProcessLost(f"Ray's {name} was ended by others", "")
                 reports = self._reports(failed)
                 if not interrupted and interrupts.count:
                     interrupted = True
@@ -173,7 +173,7 @@ class ProductionRun:
                 yield [*reports, *self._space()]
         finally:
             # A thread that still waits for Ray when Ray is shut down may end this process by a segmentation fault.
-            is_lost = has_ended(raylet) or setup.cluster.is_ending()
+            is_lost = lost(servers) is not None or setup.cluster.is_ending()
             if not fitting.done() and not is_lost and trainer.end():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(END_S)

@@ -32,6 +32,8 @@ from raygpu.storage import Storage
 from raygpu.training.base import ProductionTraining
 
 NOTE_S = 1.0
+KEPT_EPOCHS = 100
+"""Number of epochs whose metrics a checkpoint has, for a command that was killed before it had heard of them."""
 
 
 @dataclass(slots=True)
@@ -140,8 +142,8 @@ class _CheckpointManager:
         self.writer = CheckpointWriter(training, group.ranks.rank, group.mailbox)
         self.score: float | None = None
         """Score of the last epoch."""
-        self.metrics: Mapping[str, float] = {}
-        """Metrics of the last epoch, on rank 0."""
+        self.metrics: dict[int, Mapping[str, float]] = {}
+        """Metrics of the last epochs, by epoch, on rank 0."""
         self.best: Best | None = None
         self.restored: Restored | None = None
         """History before the checkpoint that the training goes on from; None without a checkpoint."""
@@ -165,8 +167,10 @@ class _CheckpointManager:
         """
         ended = progress.get("ended", False) or progress["epoch"] >= self.task.epochs
         epoch = progress["epoch"] if ended else self.training.epoch
-        if epoch == progress["epoch"]:
-            self.score, self.metrics = progress["score"], progress["metrics"]
+        known = {int(number): metrics for number, metrics in progress["metrics"].items()}
+        self.metrics = {number: metrics for number, metrics in known.items() if number <= epoch}
+        if epoch in self.metrics:
+            self.score = self.task.scoring.value(self.metrics[epoch])
         if progress["best"] is not None:
             noted = Best(progress["best"], progress["best_epoch"])
             if noted.epoch > epoch:
@@ -175,7 +179,8 @@ class _CheckpointManager:
             else:
                 self.best = noted
                 self._recover(best, path if progress.get("is_best") else None)
-        self.restored = Restored(epoch, self.metrics, self.best, ended)
+        earlier = dict(self.metrics)
+        self.restored = Restored(epoch, earlier.pop(epoch, {}), self.best, ended, earlier)
 
     def _recover(self, best: BestCheckpoint, uncopied: str | None) -> None:
         """Make sure that the best score is one whose checkpoint is kept.
@@ -194,8 +199,9 @@ class _CheckpointManager:
     def note(self, progress: Progress) -> None:
         """Take in the metrics of an epoch that has ended, whether a checkpoint follows it or one within the next."""
         if progress.result is not None and self._group.ranks.rank == 0:
-            self.metrics = progress.result.metrics
-            self.score = self.task.scoring.value(self.metrics)
+            self.metrics[progress.epoch] = progress.result.metrics
+            self.metrics.pop(progress.epoch - KEPT_EPOCHS, None)
+            self.score = self.task.scoring.value(progress.result.metrics)
 
     def due(self, progress: Progress) -> bool:
         """Return whether a checkpoint is due: at the end of some epochs, or on request. The same on all ranks."""
@@ -215,7 +221,8 @@ class _CheckpointManager:
         step = progress.step if progress.result is None else 0
         entry = {"epoch": epoch, "step": step, "score": score, "is_best": is_best, **({"ended": True} if ended else {})}
         best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
-        text = json.dumps({**entry, **best, "metrics": dict(self.metrics)})
+        metrics = {number: dict(values) for number, values in self.metrics.items()}
+        text = json.dumps({**entry, **best, "metrics": metrics})
 
         def report(waited_s: float) -> None:
             """Report to the driver that the checkpoint is written."""

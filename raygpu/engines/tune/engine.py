@@ -80,7 +80,7 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
         fit(context, trainable, searcher, live, max_concurrent=2 * max(arrays.slots, alone.slots), resume=resume)
     if population is not None and not live.stopping:
         population.folder.remove()
-    return live.checkpoints | live.interrupted(context.folder.extracted, keep_all=shared.keep_all)
+    return live.checkpoints.own | live.interrupted(context.folder.extracted, keep_all=shared.keep_all)
 
 
 def population_settings(

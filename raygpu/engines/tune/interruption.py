@@ -12,7 +12,7 @@ from typing import Any
 from ray import tune
 
 from raygpu.engines.cluster import ray_environment, ray_private_api
-from raygpu.engines.cluster.cluster import SETTLE_S, has_ended
+from raygpu.engines.cluster.cluster import SETTLE_S, lost
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.records.interrupts import noted_interrupts
 
@@ -40,19 +40,19 @@ def checkpoints_first(live: LiveSweep) -> Iterator[None]:
 
 def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
     """End the sweep without a Ray that has ended: by the signal of an interrupt, which systemd sends to all, or since
-    the raylet was killed, as for the host's lack of memory.
+    its raylet or head was killed, as for the host's lack of memory.
 
     Tune's thread waits for Ray in a call that no signal ends, and where none is handled, until Ray ends the whole
     process after a minute.
     """
-    raylet = ray_private_api.raylet()
+    servers = ray_private_api.servers()
     while not over.wait(WATCH_S):
         if live.interrupts.has_arrived() and live.cluster.is_ending():
             live.warn("Ray was ended, too; running trials go on from their last checkpoints")
-            live.leave(live.checkpoints)
-        elif has_ended(raylet):
-            live.warn("Ray's raylet was ended by others; running trials go on from their last checkpoints")
-            live.leave(live.checkpoints)
+            live.leave(live.checkpoints.own)
+        elif (name := lost(servers)) is not None:
+            live.warn(f"Ray's {name} was ended by others; running trials go on from their last checkpoints")
+            live.leave(live.checkpoints.own)
 
 
 class Interruption(tune.Callback):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +10,15 @@ from typing import Any, ClassVar
 from ray import tune
 
 from raygpu.engines.tune import trial_lines
-from raygpu.engines.tune.array_checkpoint import extract
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.oom_retry import RetryShares
+from raygpu.engines.tune.sweep_checkpoints import SweepCheckpoints
 from raygpu.engines.tune.sweep_context import SweepContext
-from raygpu.errors import one_line
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.interrupts import Interrupts
-from raygpu.records.run_directory import MEMBERS
-from raygpu.records.scratch import fetched
 from raygpu.search.trial_record import Status
 from raygpu.search.trials import Trial
-from raygpu.storage import Storage, StorageError
 from raygpu.training.fused.groups import Grouper
-
-logger = logging.getLogger(__name__)
-ENLARGED = "enlarged"
-"""Folder, within Tune's, for the last checkpoints of trials that ran out of memory and go on with a larger share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,6 @@ class LiveSweep:
         self.population: Any = None
         """Ray actor with the population; None for a sweep without one."""
         self.run_directory = context.folder
-        self.scratch = context.folder.tune / ENLARGED
         self.seconds = context.arrays_s
         """Seconds that fused arrays have taken so far, by activity."""
         self.trials: dict[str, Trial] = {}
@@ -80,10 +69,7 @@ class LiveSweep:
         """Searcher's `take_back`; None unless the sweep is resumed."""
         self.pids: dict[str, int] = {}
         """Pid of the process in which each trial that is trained alone last ran."""
-        self.checkpoints: dict[str, str] = {}
-        """URI of each trial's own checkpoint: of its end, or of its best epoch so far if best epochs count."""
-        self.arrays: dict[str, str] = {}
-        """URI of the last checkpoint of each trial's array, for trials that were under way in it."""
+        self.checkpoints = SweepCheckpoints(context.folder.tune)
         self.ending: dict[str, tuple[Status, str | None]] = {}
         """Status and reason of trials alone that have reported their end, and save their last checkpoint."""
         self.losses: dict[str, int] = {}
@@ -148,71 +134,31 @@ class LiveSweep:
             return
         device, larger = device_share
         self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
-        self.enlarged[trial.trial_id] = device, larger, self._copy_of_checkpoint(trial.trial_id)
+        copy = self.checkpoints.copy(trial.trial_id, len(self.shares.too_small(trial.trial_id)))
+        self.enlarged[trial.trial_id] = device, larger, copy
         self.records.out_of_memory += 1
         if self.detail is not None:
-            again = self.enlarged[trial.trial_id][2] is not None
-            self.detail(
-                trial_lines.enlarged(trial.trial_id, str(config.share.part), str(larger.part), from_checkpoint=again)
-            )
+            parts = str(config.share.part), str(larger.part)
+            self.detail(trial_lines.enlarged(trial.trial_id, *parts, from_checkpoint=copy is not None))
 
     def tag_too_small(self, name: str) -> None:
         """Tag a trial's run with the shares in which it ran out of memory, if there are any."""
         if too_small := ", ".join(f"1/{small.trials_per_gpu}" for _, small in self.shares.too_small(name)):
             self.writer.tag(name, {"raygpu.out_of_memory": too_small})
 
-    def _copy_of_checkpoint(self, name: str) -> str | None:
-        """Copy a trial's last checkpoint, which Tune deletes once it saves the trial's end; return the copy's URI."""
-        last = self.arrays.get(name)
-        if last is None or not Storage(last).is_dir():
-            return None
-        copy = self.scratch / f"{name}-{len(self.shares.too_small(name))}"
-        try:
-            Storage(last).copy_to(copy)
-        except (OSError, StorageError):
-            logger.exception("the checkpoint of trial %s, which begins anew", name)
-            return None
-        self.arrays[name] = copy.uri
-        if (copy / MEMBERS / name).is_dir():
-            self.checkpoints[name] = (copy / MEMBERS / name).uri
-        return copy.uri
-
     def interrupted(self, folder: Path, *, keep_all: bool) -> dict[str, str]:
         """Extract the checkpoints of interrupted trials from their arrays' into `folder`; return the paths by trial id.
 
         keep_all: extract all interrupted trials; otherwise only the best trial so far, if it was interrupted.
         """
-        shutil.rmtree(folder, ignore_errors=True)  # of an earlier interruption
         ranked = self.records.ranked()
         chosen = ranked if keep_all else ranked[:1]
         if not self.records.repetition.is_single and self.config.keep != "all":
             chosen = [record for each in self.records.sets()[:1] for record in each.scored]
-        by_array: dict[str, dict[str, Path]] = {}
-        for name in [record.trial.trial_id for record in chosen if not record.ended]:
-            if self._has_best_epoch(name):
-                continue
-            if name in self.arrays and Storage(self.arrays[name]).is_dir():
-                by_array.setdefault(self.arrays[name], {})[name] = folder / name
-        extracted: dict[str, str] = {}
-        for source, folders in by_array.items():
-            try:
-                for path in folders.values():
-                    path.mkdir(parents=True)
-                with fetched(Storage(source)) as checkpoint:
-                    extract(checkpoint, folders)
-            except Exception as error:  # a full disk, storage, a damaged file: the results are written all the same
-                logger.exception("the parameters of %s", ", ".join(folders))
-                self.warn(f"{', '.join(folders)}: parameters so far are not kept: {one_line(error)}")
-                for path in folders.values():
-                    shutil.rmtree(path, ignore_errors=True)
-            else:
-                extracted |= {name: str(path) for name, path in folders.items()}
-        return extracted
-
-    def _has_best_epoch(self, name: str) -> bool:
-        """Return whether the parameters of a trial's best epoch are kept, and are those that score it."""
-        uri = self.checkpoints.get(name)
-        return self.records.scoring.score_rule == "best" and uri is not None and Storage(uri).is_dir()
+        names = [record.trial.trial_id for record in chosen if not record.ended]
+        if self.records.scoring.score_rule == "best":  # the kept parameters are those of the score
+            names = [name for name in names if not self.checkpoints.is_kept(name)]
+        return self.checkpoints.extract(names, folder, self.warn)
 
     def __reduce__(self) -> tuple[Callable[[], LiveSweep], tuple[()]]:
         return _current, ()

@@ -167,33 +167,45 @@ class ArraySearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Report the scores of ended members to the sampler, and request the remaining members again."""
-        request, overdue = self.given.get(trial_id), self.live.overdue.get(trial_id)
+        request = self.given.get(trial_id)
         if request is None:
             return  # it ran once more: a snapshot's files were of two moments
         rest = self._ended(trial_id, request, lost=error)
         if not rest:
             return
-        interrupted = bool(self.live.interrupts.count)
-        lost = error and overdue is None and not interrupted
-        if lost:
-            self.live.count_loss(rest[0])
-        if lost and self.live.may_go_on(rest[0]):
-            self.live.given_again.add(trial_id)
-            self.waiting = [self._from_checkpoint(request, rest), *self.waiting]
-        elif (larger := self.live.enlarged.get(rest[0])) is not None:
-            self.waiting = [ArrayRequest(request.trial_ids, False, *larger), *self.waiting]
-        elif (result or {}).get("not_as_alone") is not None:
-            self.waiting = [part for waiting in (request, *self.waiting) for part in self._allowed(waiting)]
-        elif request.fused and not (overdue is not None and overdue.ends_members):
-            reason = overdue.text if overdue is not None else (result or {}).get("failure") or "the worker was lost"
-            self.waiting = [*self._again(rest, reason), *self.waiting]
-        elif interrupted:  # the callback does not call it failed, either
-            again = replace(request, trial_ids=tuple(rest), checkpoint=None)
-            self.waiting = [self._from_checkpoint(request, rest) if error else again, *self.waiting]
+        if again := self._requests_after(trial_id, request, rest, result or {}, lost=error):
+            self.waiting = [*again, *self.waiting]
         else:
             self.failed += rest
             for name in rest:
                 self._tell(name, None)
+
+    def _requests_after(
+        self, trial_id: str, request: ArrayRequest, rest: Sequence[str], result: Mapping[str, Any], *, lost: bool
+    ) -> list[ArrayRequest]:
+        """Return requests for the members that have not ended with their Tune trial; none if they have failed.
+
+        lost: whether the worker was lost, or ended because a limit of time was exceeded.
+        """
+        overdue, interrupted = self.live.overdue.get(trial_id), bool(self.live.interrupts.count)
+        if lost and overdue is None and not interrupted:
+            self.live.count_loss(rest[0])
+            if self.live.may_go_on(rest[0]):
+                self.live.given_again.add(trial_id)
+                return [self._from_checkpoint(request, rest)]
+        if (larger := self.live.enlarged.get(rest[0])) is not None:
+            return [ArrayRequest(request.trial_ids, False, *larger)]
+        if result.get("not_as_alone") is not None:
+            self.waiting = [part for waiting in self.waiting for part in self._allowed(waiting)]
+            return self._allowed(request)
+        if request.fused and not (overdue is not None and overdue.ends_members):
+            reason = overdue.text if overdue is not None else result.get("failure") or "the worker was lost"
+            return self._again(rest, reason)
+        if not interrupted:
+            return []
+        if lost:  # the callback does not call it failed, either
+            return [self._from_checkpoint(request, rest)]
+        return [replace(request, trial_ids=tuple(rest), checkpoint=None)]
 
     def take_back(self, under_way: Mapping[str, ArrayConfig]) -> None:
         """Agree with Tune on what is under way: a snapshot's files were of two moments.
@@ -230,7 +242,7 @@ class ArraySearcher(Searcher):
 
     def _from_checkpoint(self, request: ArrayRequest, left: Sequence[str]) -> ArrayRequest:
         """Return the request for the members that are left, from the last checkpoint, if there is one."""
-        checkpoint = self.live.arrays.get(left[0], request.checkpoint)  # ended members are in it, too
+        checkpoint = self.live.checkpoints.arrays.get(left[0], request.checkpoint)  # ended members are in it, too
         names = request.trial_ids if checkpoint is not None else tuple(left)
         return replace(request, trial_ids=names, checkpoint=checkpoint)
 

@@ -38,7 +38,7 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
     Raises BadInput if the loss of a batch does not follow from those of its parts, or a part is too small.
     """
     from raygpu.training.torch.models import has_batch_norm
-    from raygpu.training.torch.python_state import hooked_parameter
+    from raygpu.training.torch.parameter_traits import hooked_parameter
 
     settings, smallest = OptimizerSettings.of(hp), min(part_sizes(hp, splits))
     few = splits.first(MOST) if reads_later(splits.train_inputs) else splits

@@ -21,7 +21,8 @@ from raygpu.training.distributed.torch_values import TorchValues, train_steadily
 from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.data import rows
 from raygpu.training.torch.experiment import forward, overrides
-from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
+from raygpu.training.torch.parameter_traits import changed_freezing, frozen
+from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all

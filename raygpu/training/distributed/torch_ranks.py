@@ -39,7 +39,7 @@ from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.models import CHECKPOINT, epoch_seed, has_batch_norm, load_checkpoint
 from raygpu.training.torch.optimizers import BuiltinOptimizer
-from raygpu.training.torch.python_state import hooked_parameter
+from raygpu.training.torch.parameter_traits import hooked_parameter
 from raygpu.training.torch.reduction import EpochLosses, added_turns, clip_gradients, turn_metrics
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers

@@ -32,7 +32,8 @@ from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss
 from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.parameter_average import unaveraged
-from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
+from raygpu.training.torch.parameter_traits import hooked
+from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn
 from raygpu.training.torch.solo import TorchSolo

@@ -55,7 +55,7 @@ from raygpu.training.torch.models import (
     initial_model,
     load_checkpoint,
 )
-from raygpu.training.torch.python_state import hooked, sharing
+from raygpu.training.torch.parameter_traits import hooked, sharing
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.solo import prepare_torch

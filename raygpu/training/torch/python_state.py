@@ -1,4 +1,4 @@
-"""State that a model keeps outside its parameters and buffers: plain attributes, generators, hooks on parameters.
+"""State that a model keeps outside its parameters and buffers: plain attributes, global variables, random generators.
 
 An array runs one member's Python code for all members, so such state is shared by all of them, and by all tiles.
 """
@@ -6,20 +6,15 @@ An array runs one member's Python code for all members, so such state is shared 
 from __future__ import annotations
 
 import gc
-import hashlib
 import logging
-import math
 import os
 import pickle
-import random
 import re
 import sys
 import sysconfig
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import combinations
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -30,14 +25,13 @@ from torch import nn
 
 from raygpu.experiment import Hyperparameters
 from raygpu.training.torch.models import GIVEN
+from raygpu.training.torch.value_texts import array_text, digest, generator_state, tensor_text
 
 NO_STATE = frozenset(vars(nn.Module())) | {GIVEN}
 """Attributes of modules that are torch's own (parameters, submodules, hooks, the training flag ...), or raygpu's."""
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
 CONSTANT = (*FUNCTIONS, ModuleType, type, logging.Logger)
 """Kinds of objects that are no state."""
-PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
-"""Kinds of tensors with memory of their own; layers that are not made yet have none."""
 DEPTH = 4
 """Number of levels of containers and objects that are examined."""
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -46,10 +40,6 @@ METHODS = ("forward", "loss", "metrics", "augment")
 """Methods of a library's classes whose variables are examined; of a user's own classes all are."""
 MOST_FUNCTIONS = 1000
 """Largest number of functions that are followed from one to the next."""
-LARGE = 2**20
-"""Bytes of an array above which only a sample of it is compared."""
-SAMPLED = 4096
-"""Number of elements of such a sample."""
 NOT_USERS = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")
 """Folders of the standard library and of raygpu."""
 
@@ -75,69 +65,6 @@ def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
 def changed_attribute(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
     """Return the path of the first attribute that differs; None if all are equal."""
     return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
-
-
-def frozen(model: nn.Module) -> dict[str, bool]:
-    """Return which parameters require no gradient, by name."""
-    return {name: not parameter.requires_grad for name, parameter in model.named_parameters()}
-
-
-def changed_freezing(before: Mapping[str, bool], model: nn.Module) -> str | None:
-    """Return a text that names the first parameter which is frozen or unfrozen since `before`; None without one."""
-    now = frozen(model)
-    changed = (name for name, was in before.items() if name in now and now[name] != was)
-    return next((f"requires_grad of {name}" for name in changed), None)
-
-
-def hooked_parameter(model: nn.Module) -> str | None:
-    """Return the name of the first parameter with a hook on its gradient; None without one."""
-    for name, parameter in model.named_parameters():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            return name
-    return None
-
-
-def hooked(model: nn.Module) -> str | None:
-    """Return a line that names the first parameter or module with a hook on its gradient; None without one."""
-    if (parameter := hooked_parameter(model)) is not None:
-        return f"the parameter {parameter} has a hook"
-    for name, module in model.named_modules():
-        if module._backward_hooks or module._backward_pre_hooks:
-            return f"the module {name or type(module).__name__} has a backward hook"
-    return None
-
-
-def sharing(model: nn.Module) -> str | None:
-    """Return a line that names the first two parameters or buffers that are different tensors in the same memory; None
-    without any.
-
-    A step that writes to one of them changes the other. In an array each of the two has memory of its own.
-    """
-    by_memory: dict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if type(tensor) in PLAIN and tensor.layout == torch.strided and tensor.numel():
-            by_memory[tensor.untyped_storage().data_ptr()].append((name, tensor))
-    for group in by_memory.values():
-        for (one, first), (other, second) in combinations(group, 2):
-            if first is not second and _overlap(first, second):
-                return f"{one} and {other} are different tensors in the same memory: a step changes both by either"
-    return None
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors of one storage may have an element in common: not where one ends before the other
-    begins, or where both step over the other's elements, as real and imaginary parts do."""
-    (start, end), (first, last) = _span(one), _span(other)
-    if end <= first or last <= start or one.dtype != other.dtype:
-        return start < last and first < end
-    step = math.gcd(*(stride for t in (one, other) for n, stride in zip(t.shape, t.stride(), strict=True) if n > 1))
-    return (start - first) % (max(step, 1) * one.element_size()) == 0
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first address of a tensor's memory, and the one behind its last element."""
-    places = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return tensor.data_ptr(), tensor.data_ptr() + places * tensor.element_size()
 
 
 class _Reading:
@@ -209,11 +136,11 @@ class _Reading:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | PurePath | Hyperparameters):
             return repr(value)  # of `hp` it counts as no reading
         if isinstance(value, torch.Tensor):
-            return "tensor" if id(value) in self._parameters else _tensor_text(value)
+            return "tensor" if id(value) in self._parameters else tensor_text(value)
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            return _array_text(value)
-        if (state := _generator_state(value)) is not None:
-            return _digest(repr(state).encode())
+            return array_text(value)
+        if (state := generator_state(value)) is not None:
+            return digest(repr(state).encode())
         if isinstance(value, nn.Module):
             return self._module_text(value, path)
         if isinstance(value, FunctionType) and _is_own_code(value):
@@ -252,7 +179,7 @@ class _Reading:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return _digest(pickle.dumps(value))
+                return digest(pickle.dumps(value))
         except Exception:  # noqa: BLE001 - what cannot be pickled may raise anything
             text = ADDRESS.sub("", repr(value))
         if isinstance(value, Iterator) and depth:
@@ -318,41 +245,3 @@ def _installed_in(folder: str) -> frozenset[str]:
 
 def _is_users(module: str) -> bool:
     return module.partition(".")[0] not in ("torch", "raygpu", "builtins", "abc", "typing")
-
-
-def _array_text(array: np.ndarray) -> str:
-    if array.nbytes <= LARGE:
-        return _digest(array.tobytes())
-    sample = array.reshape(-1)[:: max(1, array.size // SAMPLED)] if array.flags.c_contiguous else array.flat[:SAMPLED]
-    return f"{array.shape} at {hex(array.ctypes.data)}: {_digest(sample.tobytes())}"
-
-
-def _tensor_text(tensor: torch.Tensor) -> str:
-    if tensor.requires_grad and not tensor.is_leaf:
-        return "tensor"
-    try:
-        if tensor.nbytes > LARGE and tensor.is_contiguous():
-            tensor = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // SAMPLED)]
-        values = tensor.detach().cpu().resolve_conj()
-        return _digest(torch.view_as_real(values).numpy().tobytes() if values.is_complex() else _bytes(values))
-    except (RuntimeError, TypeError):  # a sparse one, or one that belongs to a transform that has ended
-        return "tensor"
-
-
-def _bytes(values: torch.Tensor) -> bytes:
-    return values.contiguous().view(torch.uint8).numpy().tobytes() if values.dim() else repr(values.item()).encode()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
-
-
-def _generator_state(value: Any) -> Any:
-    """Return the state of a random number generator; None for any other object."""
-    readers: list[tuple[type, Callable[[Any], Any]]] = [
-        (np.random.Generator, lambda generator: generator.bit_generator.state),
-        (np.random.RandomState, lambda generator: generator.get_state(legacy=False)),
-        (random.Random, lambda generator: generator.getstate()),
-        (torch.Generator, lambda generator: generator.get_state().tolist()),
-    ]
-    return next((read(value) for kind, read in readers if isinstance(value, kind)), None)

@@ -12,7 +12,8 @@ from torch import nn
 from raygpu.config.generators import random_state_kept
 from raygpu.experiment import Experiment
 from raygpu.training.deep_copy import deep_copy
-from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
+from raygpu.training.torch.parameter_traits import changed_freezing, frozen
+from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 

@@ -157,14 +157,13 @@ def test_ray_still_follows_its_logs_by_this_name() -> None:
     assert ray_private_api._is_log_monitor(program)
 
 
-def test_the_raylet_of_this_process_is_found_by_its_socket(ray_address: str) -> None:
+def test_the_raylet_and_the_head_of_this_process_are_found(ray_address: str) -> None:
     ray.init(ray_address, log_to_driver=False)
     try:
-        raylet = ray_private_api.raylet()
+        servers = ray_private_api.servers()
     finally:
         ray.shutdown()
-    assert raylet is not None
-    assert raylet.name() == "raylet"
+    assert {name: process.name() for name, process in servers.items()} == {"raylet": "raylet", "head": "gcs_server"}
 
 
 def test_ray_still_finds_the_cluster_for_auto_by_this_function(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ def test_it_waits_for_space(ray_address: str, new_store: Callable[[Path], str], 
         ("mailbox", "the process that takes the workers' reports was lost"),
         ("controller", "Ray Train's controller, which starts the workers, was lost"),
         ("raylet", "Ray's raylet was ended by others"),
+        ("head", "Ray's head was ended by others"),
     ],
 )
 def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -70,9 +71,10 @@ def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.M
     fitting: Future[Any] = Future()
     if lost == "controller":
         fitting.set_exception(ActorDiedError())
-    raylet = psutil.Popen(["true"])
-    raylet.wait()
-    monkeypatch.setattr(production.ray_private_api, "raylet", lambda: raylet if lost == "raylet" else None)
+    server = psutil.Popen(["true"])
+    server.wait()
+    servers = {lost: server} if lost in ("raylet", "head") else {}
+    monkeypatch.setattr(production.ray_private_api, "servers", lambda: servers)
     take_remote = SimpleNamespace(remote=lambda: take)
     monkeypatch.setattr(production, "start_actor", lambda kind: SimpleNamespace(take=take_remote))
     monkeypatch.setattr(production.ray, "get", lambda asked: asked())

@@ -23,7 +23,7 @@ def checkpoint(folder: Path, epoch: int, score: float, best: tuple[float, int] |
     folder.mkdir(parents=True)
     told = {"epoch": epoch, "step": 0, "score": score, "is_best": best == (score, epoch)}
     noted = {"best": None} if best is None else {"best": best[0], "best_epoch": best[1]}
-    (folder / "progress.json").write_text(json.dumps({**told, **noted, "metrics": {"loss": score}, **more}))
+    (folder / "progress.json").write_text(json.dumps({**told, **noted, "metrics": {epoch: {"loss": score}}, **more}))
     (folder / "state").write_text(f"epoch {epoch}")
     return folder
 
@@ -120,9 +120,11 @@ def test_the_best_score_of_a_lost_attempt_of_a_function_is_forgotten(
 def test_the_best_score_up_to_a_function_s_own_checkpoint_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3))
+    metrics = {epoch: {"loss": 1.0 * epoch} for epoch in range(1, 6)}
+    last = checkpoint(tmp_path / "training" / "checkpoint_5", 5, 2.0, (1.0, 3), metrics=metrics)
     checkpoint(tmp_path / "best", 3, 1.0, (1.0, 3))
-    assert Resumed(tmp_path, last, monkeypatch, 3).restored == Restored(3, {}, Best(1.0, 3))
+    earlier = {1: {"loss": 1.0}, 2: {"loss": 2.0}}
+    assert Resumed(tmp_path, last, monkeypatch, 3).restored == Restored(3, {"loss": 3.0}, Best(1.0, 3), False, earlier)
     assert kept(tmp_path) == "epoch 3"
 
 
@@ -169,5 +171,6 @@ def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkey
     worker._train_to_the_end(group, manager, requests)
     within = saved[1]
     assert (within["epoch"], within["step"], within["is_best"]) == (7, 2, False)
-    assert (within["metrics"], within["score"]) == ({"loss": 1.0 / 7}, 1.0 / 7)
+    assert within["metrics"] == {str(epoch): {"loss": 1.0 / epoch} for epoch in range(1, 8)}
+    assert within["score"] == 1.0 / 7
     assert (within["best"], within["best_epoch"]) == (1.0 / 5, 5), "an epoch whose checkpoint is kept"

@@ -106,7 +106,7 @@ def test_a_trial_alone_has_ended_once_its_last_checkpoint_is_saved(tmp_path: Pat
     alone.callback.on_checkpoint(0, [], alone.trial, checkpoint)
     alone.callback.on_trial_complete(0, [], alone.trial)
     assert alone.runs.ended == [("t0000", "finished", None)]
-    assert alone.live.checkpoints == {"t0000": str(tmp_path / "checkpoint_0" / "members" / "t0000")}
+    assert alone.live.checkpoints.own == {"t0000": str(tmp_path / "checkpoint_0" / "members" / "t0000")}
 
 
 def test_a_trial_alone_whose_last_checkpoint_cannot_be_saved_has_failed(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_paths_of_a_deleted_checkpoint_are_forgotten(tmp_path: Path) -> None:
         alone.trial.last_result = alone.result | {"kept": kept, "under_way": ["t0000"]}
         checkpoint: Any = SimpleNamespace(path=str(tmp_path / f"checkpoint_{number}"))
         alone.callback.on_checkpoint(0, [], alone.trial, checkpoint)
-    assert alone.live.checkpoints == {}
-    assert alone.live.arrays == {"t0000": str(tmp_path / "checkpoint_1")}
+    assert alone.live.checkpoints.own == {}
+    assert alone.live.checkpoints.arrays == {"t0000": str(tmp_path / "checkpoint_1")}
 
 
 def test_a_trial_that_runs_again_after_its_out_of_memory_was_lost_has_an_end(tmp_path: Path) -> None:
@@ -160,10 +160,14 @@ def test_a_run_that_is_begun_again_keeps_the_shares_that_were_too_small_and_no_c
     alone.live.shares = SimpleNamespace(too_small=lambda name: [("L4", Share(4)), ("L4", Share(2))])  # type: ignore[assignment]
     alone.runs.restart = lambda trial: tags.clear()  # type: ignore[attr-defined]
     alone.runs.tag = lambda name, values: tags.update(values)  # type: ignore[attr-defined]
-    alone.live.checkpoints, alone.live.arrays = {"t0000": "of the attempt before"}, {"t0000": "its checkpoint"}
+    checkpoints = alone.live.checkpoints
+    checkpoints.own, checkpoints.arrays = (
+        {"t0000": "of the attempt before"},
+        {"t0000": "its checkpoint"},
+    )
     report = MemberReport("t0000", beginning=Beginning(0, TrialScores()))
     alone.callback.on_trial_result(0, [], alone.trial, alone.told | {"members": [report]})
-    assert (alone.live.checkpoints, alone.live.arrays) == ({}, {}), "nothing goes on from there again"
+    assert (checkpoints.own, checkpoints.arrays) == ({}, {}), "nothing goes on from there again"
     assert tags == {"raygpu.out_of_memory": "1/4, 1/2"}
     assert alone.records.by_id["t0000"].epochs == 0
 
@@ -213,7 +217,7 @@ def test_a_lost_rule_is_passed_over_and_a_fault_of_its_code_is_not(
     nothing = SimpleNamespace(remote=lambda *_: None)
     alone.live.rule = SimpleNamespace(forget=nothing, state=nothing)
     is_lost = isinstance(error, ActorDiedError)
-    for ask in (lambda: alone.callback._forget(["t0000"]), alone.callback.get_state):
+    for ask in (lambda: alone.callback.members.forget(["t0000"]), alone.callback.get_state):
         with nullcontext() if is_lost else pytest.raises(KeyError):
             ask()
 
@@ -223,7 +227,7 @@ def test_an_array_s_error_in_another_encoding_is_told_and_one_without_words_too(
     alone.live.warn = lambda line: told.append(line.encode().decode())
     config = ArrayConfig("a0000", ("t0000",), fused=True, device="", share=Share())
     for error in ("Traceback\nValueError: bild-\udcfc.png", ""):
-        alone.callback._failed(config, error)
+        alone.callback.members.fail(config, error)
     assert told == [
         "array a0000 failed (ValueError: bild-\\udcfc.png); its 1 trials go on in smaller parts",
         "array a0000 failed (); its 1 trials go on in smaller parts",

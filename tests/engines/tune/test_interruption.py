@@ -107,14 +107,16 @@ def test_a_sweep_in_a_thread_that_ends_early_leaves_the_process_alone(
 def test_a_sweep_whose_raylet_is_lost_ends_with_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray ends the process ten seconds after its raylet, with status 1 and no way on."""
     raylet, warned, left = psutil.Popen(["true"]), list[str](), list[dict[str, str]]()
-    monkeypatch.setattr(interruption.ray_private_api, "raylet", lambda: raylet)
+    monkeypatch.setattr(interruption.ray_private_api, "servers", lambda: {"raylet": raylet})
     over = threading.Event()
 
     def leave(checkpoints: dict[str, str]) -> None:
         left.append(checkpoints)
         over.set()
 
-    live: Any = SimpleNamespace(interrupts=Interrupts(), checkpoints={"t0000": "c"}, warn=warned.append, leave=leave)
+    live: Any = SimpleNamespace(
+        interrupts=Interrupts(), checkpoints=SimpleNamespace(own={"t0000": "c"}), warn=warned.append, leave=leave
+    )
     raylet.wait()
     interruption._watch_ray(live, over)
     assert left == [{"t0000": "c"}]
@@ -140,10 +142,10 @@ enabled = false
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["group", "all", "raylet"])
+@pytest.mark.parametrize("whom", ["group", "all", "raylet", "gcs_server"])
 def test_a_signal_to_more_than_the_command_leaves_its_results(whom: str, tmp_path: Path) -> None:
     """SIGTERM to its process group, as `timeout` sends it, and to Ray's processes too, as systemd does; SIGKILL to the
-    raylet alone, as a host without memory sends it.
+    raylet or the head alone, as a host without memory sends it.
 
     Until then, each listener of the sweep is on loopback.
     """
@@ -162,8 +164,8 @@ def test_a_signal_to_more_than_the_command_leaves_its_results(whom: str, tmp_pat
             time.sleep(0.2)
         if whom == "group":
             os.killpg(process.pid, signal.SIGTERM)
-        elif whom == "raylet":
-            next(each for each in psutil.Process(process.pid).children() if each.name() == "raylet").kill()
+        elif whom != "all":
+            next(each for each in psutil.Process(process.pid).children() if each.name() == whom).kill()
         else:
             terminate_all(process)
         out, _ = process.communicate(timeout=300)

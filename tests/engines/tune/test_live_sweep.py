@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.engines.tune import live_sweep
+from raygpu.engines.tune import sweep_checkpoints
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.records.trial_records import Records
 from raygpu.search.scoring import Scoring
@@ -37,14 +37,14 @@ def test_an_interrupted_trial_s_parameters_that_cannot_be_read_or_written_are_to
         name = Trial.name(index)
         records.start(Trial(name, 0, {}))
         records.add(name, [EpochResult(1, {"accuracy": 0.5})], None)
-        live.arrays[name] = str(tmp_path / f"array{index}")
+        live.checkpoints.arrays[name] = str(tmp_path / f"array{index}")
         (tmp_path / f"array{index}").mkdir()
 
     def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
         if checkpoint.name == "array0":
             raise error
 
-    monkeypatch.setattr(live_sweep, "extract", extract)
+    monkeypatch.setattr(sweep_checkpoints, "extract", extract)
     folder = tmp_path / "extracted"
     assert live.interrupted(folder, keep_all=True) == {"t0001": str(folder / "t0001")}
     assert [path.name for path in folder.iterdir()] == ["t0001"]

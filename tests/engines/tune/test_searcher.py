@@ -250,7 +250,7 @@ def test_an_order_that_tune_gives_up_early_goes_on_from_its_checkpoint_as_often_
     for attempt, checkpoint in enumerate([None, "/c1", "/c2"]):
         given = searcher.suggest(f"tune{attempt}")
         assert (given["trial_ids"], given["checkpoint"]) == (["t0000"], checkpoint)
-        live.arrays["t0000"] = f"/c{attempt + 1}"
+        live.checkpoints.arrays["t0000"] = f"/c{attempt + 1}"
         searcher.on_trial_complete(f"tune{attempt}", error=True)
     assert live.given_again == {"tune0", "tune1"}
     assert searcher.failed == ["t0000"]
@@ -333,7 +333,7 @@ def test_what_the_search_alone_calls_ended_is_taken_once(tmp_path: Path) -> None
 def test_a_trial_whose_worker_an_interrupt_has_ended_goes_on_when_the_sweep_is_resumed(tmp_path: Path) -> None:
     begun = Resumed(max_failures=0)
     begun.searcher.suggest("tune0")
-    begun.live.arrays["t0000"] = "/c1"
+    begun.live.checkpoints.arrays["t0000"] = "/c1"
     begun.live.interrupts.note()
     begun.searcher.on_trial_complete("tune0", error=True)
     resumed = begun.again(tmp_path)

@@ -19,7 +19,7 @@ from raygpu.training.base import Settings
 from raygpu.training.fused.array_key import array_key, code_digest
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.experiment import TorchExperiment
-from raygpu.training.torch.python_state import LARGE
+from raygpu.training.torch.value_texts import LARGE
 
 X, Y = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
 SMOOTHING = 0.1

@@ -25,7 +25,7 @@ from raygpu.training.distributed.sharded.blocks import blocks, has_forward
 from raygpu.training.distributed.sharded.fsdp_private_api import late_gradient, make_root, undone_freezing
 from raygpu.training.distributed.sharded.lockstep import WITHOUT, CheckedAllGather, CheckedReduceScatter, Lockstep
 from raygpu.training.torch.optimizers import real
-from raygpu.training.torch.python_state import sharing
+from raygpu.training.torch.parameter_traits import sharing
 from raygpu.training.torch.reduction import dense
 
 REFROZEN = (
