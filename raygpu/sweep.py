@@ -27,7 +27,7 @@ from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population_checks import require_population
 from raygpu.workflow.ray_startup import ray_starting
-from raygpu.workflow.resumed_runs import LIMITS, in_the_time_left, require_same_sweep
+from raygpu.workflow.resumed_runs import LIMITS, in_the_time_left, require_no_fewer, require_same_sweep
 from raygpu.workflow.sweep_run import PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import SweepResult as SweepResult
 from raygpu.workflow.trial_groups import grouped
@@ -150,14 +150,8 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
     """Return the configuration of a sweep that goes on, with the fields that may change. Raises BadInput for others,
     for fewer trials than the sweep has, and for a sweep that another version of raygpu began."""
     COMMAND.require_resumable(overrides)
-    config, before = earlier.read_config(overrides), earlier.read_config()
-    if config.trials is not None and before.trials is not None and config.trials < before.trials:
-        raise BadInput(f"--trials: read {config.trials}; the sweep has {before.trials}, and can have more")
-    if config.population.interval is not None and config.trials != before.trials:
-        raise BadInput(f"--trials: read {config.trials}; a population keeps its {before.trials} trials")
-    if config.repeats < before.repeats or (config.per_set > 1) != (before.per_set > 1):
-        more = ", and can have more" if before.per_set > 1 else "; more of them need a new sweep"
-        raise BadInput(f"--repeats: read {config.repeats}; the sweep has {before.repeats}{more}")
+    config = earlier.read_config(overrides)
+    require_no_fewer(earlier, config)
     require_same_sweep(earlier, config)
     return config
 

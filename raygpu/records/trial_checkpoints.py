@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -31,19 +31,28 @@ def kept_epoch(folder: RunDirectory, trial_id: str) -> int | None:
 
 
 def keep_checkpoints(
-    folder: RunDirectory, by_trial: Mapping[str, str], wanted: Sequence[str], *, complete: bool
+    folder: RunDirectory, by_trial: Mapping[str, str], wanted: Sequence[str], ended: Collection[str], *, complete: bool
 ) -> None:
-    """Copy the wanted trials' checkpoints, of the last or the best epoch, to `checkpoints/<id>/`.
+    """Copy the wanted trials' checkpoints, of the last or the best epoch, to `checkpoints/<id>/`; delete others there.
 
-    complete: no trial will go on from a checkpoint, so Tune's own copies are dropped.
+    ended: trials that will not go on. What one of them has there alone, since an earlier end dropped Tune's copy, stays
+    until the sweep is complete: it may be wanted again by then. complete: no trial will go on from a checkpoint, so
+    Tune's own copies are dropped.
     """
+    sources = {trial_id: Storage(uri) for trial_id, uri in by_trial.items()}
+
+    def is_dropped(trial_id: str) -> bool:
+        """Return whether a trial's kept checkpoint is deleted, as one of an earlier interruption."""
+        if trial_id in wanted:
+            return False
+        return complete or trial_id not in ended or (trial_id in sources and _is_whole(sources[trial_id]))
+
     for trial_id in (folder.shared / CHECKPOINTS).folders() if folder.storage is not None else []:
-        if trial_id not in wanted:
+        if is_dropped(trial_id):
             (folder.shared / CHECKPOINTS / trial_id).remove()
     for checkpoint in folder.checkpoints.iterdir() if folder.checkpoints.is_dir() else []:
-        if checkpoint.name not in wanted:  # of an earlier interruption
+        if is_dropped(checkpoint.name):
             shutil.rmtree(checkpoint, ignore_errors=True)
-    sources = {trial_id: Storage(uri) for trial_id, uri in by_trial.items()}
     for trial_id, source in sources.items():
         if trial_id in wanted and _is_whole(source):
             _copy(source, folder.checkpoints / trial_id)

@@ -16,17 +16,19 @@ from raygpu.search.trials import Trial
 def quasi_random_trials(space: Space, count: int, seed: int, starts: Sequence[Mapping[str, Any]] = ()) -> list[Trial]:
     """Draw trials evenly: the same for the same seed, and the first ones of any larger count.
 
-    starts: values of the first trials; what one leaves open comes from the sequence. Each parameter has a dimension of
-    its own, a conditional one too. A number of trials that is a power of two is the most even.
+    starts: values of the first trials; what one leaves open comes from the sequence. Each parameter but the constants
+    has a dimension of its own, a conditional one too. A number of trials that is a power of two is the most even.
     """
     trials = []
-    for index, point in zip(range(count), _sobol(len(space.parameters), count, seed), strict=False):
+    dimensions = [parameter.name for parameter in space.parameters if parameter.kind != "constant"]
+    for index, point in zip(range(count), _sobol(max(1, len(dimensions)), count, seed), strict=False):
         start = starts[index] if index < len(starts) else {}
+        places = dict(zip(dimensions, map(float, point), strict=False))
         values: dict[str, Any] = {}
-        for parameter, place in zip(space.parameters, point, strict=True):
+        for parameter in space.parameters:
             if parameter.active(values):
                 name = parameter.name
-                values[name] = start[name] if name in start else at(parameter, float(place))
+                values[name] = start[name] if name in start else at(parameter, places.get(name, 0.0))
         trials.append(Trial(Trial.name(index), trial_seed(seed, index), values))
     return trials
 

@@ -92,7 +92,7 @@ class DrawnTrials:
     @property
     def finished(self) -> bool:
         """Whether all trials have been given out."""
-        return self._given == self.num_trials
+        return self._given >= self.num_trials
 
     def next(self) -> Trial | None:
         """Return the next trial of the list; None after the last one."""
@@ -178,7 +178,7 @@ class OptunaSampler:
     @property
     def finished(self) -> bool:
         """Whether all trials have been given out."""
-        return self._given == self.num_trials
+        return self._given >= self.num_trials
 
     def next(self) -> Trial | None:
         """Return the next trial; None while the generation lacks scores, and after the last trial."""

@@ -385,9 +385,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _in_order(parameters: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
-    """Sort each parameter after the ones that it depends on, otherwise as written. Raises BadInput for a cycle."""
+    """Sort each parameter after the ones that it depends on, otherwise constants first and the others as written: a
+    run's own file has the constants first. Raises BadInput for a cycle."""
     placed: dict[str, Parameter] = {}
-    waiting = dict(parameters)
+    waiting = dict(sorted(parameters.items(), key=lambda entry: entry[1].kind != "constant"))
     while waiting:
         ready = [name for name, parameter in waiting.items() if all(parent in placed for parent in parameter.when)]
         if not ready:

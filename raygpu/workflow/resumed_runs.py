@@ -6,6 +6,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
@@ -15,9 +16,9 @@ from raygpu.records.run_directory import KINDS, RunDirectory
 
 STATE = 5
 """Version of the state that a run keeps for `--resume`; another one cannot be read."""
-VERSION, BEGUN, SETS = "state", "begun", "begun_sets"
-"""Keys, in the run's state, of this version, of the fixed fields at the start, and of a sweep's number of sets there.
-"""
+VERSION, BEGUN, SETS, TOTALS = "state", "begun", "begun_sets", "totals"
+"""Keys, in the run's state, of this version, of the fixed fields at the start, of a sweep's number of sets there, and
+of its numbers of trials and repeats at its last start, of which there cannot be fewer later."""
 OF_SWEEP: Mapping[str, Any] = {
     **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
     **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
@@ -44,7 +45,7 @@ STATE_FILES = "experiment_state-*.json"
 def begun_sweep(folder: RunDirectory) -> dict[str, Any]:
     """Return what a resumed sweep is compared with, for the state of a run whose configuration is written."""
     config = folder.read_config()
-    return {VERSION: STATE, BEGUN: _fields(config, OF_SWEEP), SETS: config.trials}
+    return {VERSION: STATE, BEGUN: _fields(config, OF_SWEEP), SETS: config.trials, TOTALS: _totals(config)}
 
 
 def begun_training(folder: RunDirectory) -> dict[str, Any]:
@@ -101,8 +102,26 @@ def in_the_time_left(folder: RunDirectory, config: SweepConfig) -> SweepConfig:
     return config.model_copy(update={"time_budget_s": max(LEAST_S, config.time_budget_s - used_s)})
 
 
+def _totals(config: SweepConfig) -> dict[str, Any]:
+    return {"trials": config.trials, "repeats": config.repeats}
+
+
+def require_no_fewer(folder: RunDirectory, config: SweepConfig) -> None:
+    """Raise BadInput if a sweep is to go on with fewer trials or repeats than it has, by a flag or its file."""
+    before = SimpleNamespace(**(_totals(folder.read_config()) | folder.read_run().get(TOTALS, {})))
+    if config.trials is not None and before.trials is not None and config.trials < before.trials:
+        raise BadInput(f"--trials: read {config.trials}; the sweep has {before.trials}, and can have more")
+    if config.population.interval is not None and config.trials != before.trials:
+        raise BadInput(f"--trials: read {config.trials}; a population keeps its {before.trials} trials")
+    was_repeated = before.repeats * (config.folds or 1) > 1
+    if config.repeats < before.repeats or (config.per_set > 1) != was_repeated:
+        more = ", and can have more" if was_repeated else "; more of them need a new sweep"
+        raise BadInput(f"--repeats: read {config.repeats}; the sweep has {before.repeats}{more}")
+
+
 def write_changes(folder: RunDirectory, config: SweepConfig) -> None:
     """Write what a sweep that goes on has changed into its file, in which a time budget is that of a whole job."""
+    folder.write_run({TOTALS: _totals(config)})
     values = config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True)
     if slurm_job.used_s(folder.path):
         values.pop("time_budget_s", None)

@@ -240,7 +240,8 @@ def write_files(
     wanted = list(records.by_id) if config.keep == "all" else _winners(records, best) if best else []
     if not records.repetition.is_single:
         sets_csv.write(folder.sets_csv, records.sets())
-    keep_checkpoints(folder, checkpoints, wanted, complete=not records.is_short)
+    ended = {record.trial.trial_id for record in by_id if record.is_complete}
+    keep_checkpoints(folder, checkpoints, wanted, ended, complete=not records.is_short)
     if config.command is not None and config.script.folder == "own" and not records.is_short:
         _keep_files(folder, records, wanted)
     lines: list[str] = []

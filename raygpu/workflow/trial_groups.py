@@ -15,8 +15,9 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import Sharing
 from raygpu.search.repeats import expected_trials, known_trials
 from raygpu.search.samplers import Sampler
-from raygpu.search.signature import Group, Signature
+from raygpu.search.signature import Group, Signature, Signatures
 from raygpu.search.space import Space
+from raygpu.search.trials import Trial
 from raygpu.training.folds import Folds
 from raygpu.training.fused.groups import Grouper, KerasGrouper, TorchGrouper
 from raygpu.training.start import signature
@@ -64,18 +65,27 @@ def grouped(
     drawn = known_trials(sampler) is not None
     trials = expected_trials(sampler, space, config)
     if config.gpu.mode in ("process", "split") or splits is None or source.kind != "torch":
-        try:
-            common = signature(source, code, splits, trials[0])
-        except BadInput:  # its trials will show it, each alone
-            common = Signature(())
+        exchanges = config.population.interval is not None
+        common = _common_signature(source, code, splits, trials if exchanges else trials[:1])
         in_memory = splits is not None and not reads_later(splits.train_inputs)
-        can_split = config.gpu.mode in ("auto", "split") and config.population.interval is None
+        can_split = config.gpu.mode in ("auto", "split") and not exchanges
         split = source.kind == "keras" and in_memory and can_split
         together = KerasGrouper() if split else None
         built_for = architectures() if source.kind == "torch" else None
         return Grouped([Group(common, list(trials), "not fused")], together, drawn, built_for)
     grouper = TorchGrouper(code, splits, config.gpu.precision, source.folder, folds)
     return Grouped(grouper.groups(trials), grouper, drawn, architectures())
+
+
+def _common_signature(source: Source, code: Any, splits: Splits | None, trials: Sequence[Trial]) -> Signature:
+    """Return the first trial's values of the hyper-parameters that the experiment's code reads for any of these."""
+
+    def read(trial: Trial) -> frozenset[str]:
+        """Return the names that the code reads for a trial."""
+        return frozenset(name for name, _ in signature(source, code, splits, trial).values)
+
+    found = [each for each in Signatures(read).of_each(trials) if isinstance(each, Signature)]  # others fail alone
+    return Signature.of(trials[0], {name for each in found for name, _ in each.values})
 
 
 def architectures() -> tuple[str, ...] | None:

@@ -43,7 +43,7 @@ def test_a_stop_while_a_folder_is_deleted_costs_no_checkpoint(
     folder: RunDirectory, num_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """num_before: folders that are deleted before."""
-    keep_checkpoints(folder, array(folder, "t0000", "t0001", text="older"), ["t0000", "t0001"], complete=False)
+    keep_checkpoints(folder, array(folder, "t0000", "t0001", text="older"), ["t0000", "t0001"], (), complete=False)
     by_trial, left, rmtree = array(folder, "t0000", "t0001", number=2), [num_before], shutil.rmtree
 
     def stopped(path: Path, **options: Any) -> None:
@@ -56,10 +56,10 @@ def test_a_stop_while_a_folder_is_deleted_costs_no_checkpoint(
 
     monkeypatch.setattr(shutil, "rmtree", stopped)
     with suppress(KeyboardInterrupt):
-        keep_checkpoints(folder, by_trial, ["t0000", "t0001"], complete=True)
+        keep_checkpoints(folder, by_trial, ["t0000", "t0001"], (), complete=True)
     monkeypatch.undo()
     for _ in range(2):
-        keep_checkpoints(folder, by_trial, ["t0000", "t0001"], complete=True)
+        keep_checkpoints(folder, by_trial, ["t0000", "t0001"], (), complete=True)
         assert kept(folder) == {"t0000": FILES, "t0001": FILES}
     assert not Path(by_trial["t0000"]).exists()
 
@@ -67,7 +67,7 @@ def test_a_stop_while_a_folder_is_deleted_costs_no_checkpoint(
 def test_a_stop_while_a_checkpoint_is_copied_leaves_the_earlier_one(
     folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_checkpoints(folder, array(folder, "t0000"), ["t0000"], complete=False)
+    keep_checkpoints(folder, array(folder, "t0000"), ["t0000"], (), complete=False)
     newer = array(folder, "t0000", number=2, text="newer")
 
     def half(source: Storage, target: Any) -> None:
@@ -77,19 +77,30 @@ def test_a_stop_while_a_checkpoint_is_copied_leaves_the_earlier_one(
 
     monkeypatch.setattr(Storage, "download", half)
     with pytest.raises(KeyboardInterrupt):
-        keep_checkpoints(folder, newer, ["t0000"], complete=True)
+        keep_checkpoints(folder, newer, ["t0000"], (), complete=True)
     monkeypatch.undo()
     assert kept(folder)["t0000"] == FILES
-    keep_checkpoints(folder, newer, ["t0000"], complete=True)
+    keep_checkpoints(folder, newer, ["t0000"], (), complete=True)
     assert kept(folder) == {"t0000": dict.fromkeys(FILES, "newer")}
 
 
 def test_only_wanted_checkpoints_are_kept(folder: RunDirectory) -> None:
     by_trial = array(folder, "t0000", "t0001")
-    keep_checkpoints(folder, by_trial, ["t0000", "t0001"], complete=False)
-    keep_checkpoints(folder, by_trial, ["t0001"], complete=True)
+    keep_checkpoints(folder, by_trial, ["t0000", "t0001"], (), complete=False)
+    keep_checkpoints(folder, by_trial, ["t0001"], (), complete=True)
     assert kept(folder) == {"t0001": FILES}
     assert not Path(by_trial["t0001"]).exists()
+
+
+def test_the_only_checkpoint_of_an_ended_trial_stays_until_the_sweep_is_complete(folder: RunDirectory) -> None:
+    """Another trial led for the moment when a later start was interrupted, and fell behind."""
+    by_trial = array(folder, "t0000", "t0001")
+    keep_checkpoints(folder, by_trial, ["t0000"], ["t0000", "t0001"], complete=True)
+    later = by_trial | array(folder, "t0002", number=2)
+    keep_checkpoints(folder, later, ["t0002"], ["t0000", "t0001"], complete=False)
+    assert set(kept(folder)) == {"t0000", "t0002"}
+    keep_checkpoints(folder, later, ["t0000"], ["t0000", "t0001", "t0002"], complete=True)
+    assert kept(folder) == {"t0000": FILES}
 
 
 def test_a_checkpoint_that_may_not_be_deleted_stays_whole(
@@ -106,7 +117,7 @@ def test_a_checkpoint_that_may_not_be_deleted_stays_whole(
 
     monkeypatch.setattr(Storage, "discard", refused)
     for _ in range(2):
-        keep_checkpoints(folder, by_trial, ["t0000"], complete=True)
+        keep_checkpoints(folder, by_trial, ["t0000"], (), complete=True)
         assert kept(folder) == {"t0000": FILES}
     assert {path.name: path.read_text() for path in Path(by_trial["t0000"]).iterdir()} == FILES
 
@@ -121,9 +132,9 @@ def test_the_checkpoints_of_a_complete_sweep_are_deleted_one_array_at_a_time(
     (tune / "other").mkdir()
     asked, has = list[str](), Storage.has
     monkeypatch.setattr(Storage, "has", lambda source, name: asked.append(source.uri) or has(source, name))
-    keep_checkpoints(folder, by_trial, ["t0001"], complete=False)
+    keep_checkpoints(folder, by_trial, ["t0001"], (), complete=False)
     assert Path(earlier["t0000"]).is_dir(), "Tune may go on from it"
     asked.clear()
-    keep_checkpoints(folder, by_trial, [], complete=True)
+    keep_checkpoints(folder, by_trial, [], (), complete=True)
     assert asked == [str(tune / "checkpoint_000002"), str(tune / "checkpoint_000001")]
     assert [path.name for path in tune.iterdir()] == ["other"]

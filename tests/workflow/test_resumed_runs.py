@@ -4,7 +4,7 @@ Ray starts."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,8 @@ from raygpu.errors import BadInput
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.slurm_job import SlurmJob
+from raygpu.search.samplers import DrawnTrials, sampler
+from raygpu.search.space import parse
 from raygpu.sweep import resumed_config
 from raygpu.workflow.resumed_runs import (
     STATE,
@@ -51,6 +53,51 @@ def test_as_it_began_and_with_what_may_change_it_goes_on(begun: RunDirectory) ->
         assert before in text
         begun.config.write_text(text.replace(before, after))
         resumed_config(begun, {})
+
+
+def test_fewer_trials_than_at_the_last_start_are_refused_of_the_file_too(begun: RunDirectory) -> None:
+    text = begun.config.read_text()
+    begun.config.write_text(text.replace("trials = 4", "trials = 3"))
+    with pytest.raises(BadInput, match="read 3; the sweep has 4, and can have more"):
+        resumed_config(begun, {})
+    begun.config.write_text(text)
+    write_changes(begun, resumed_config(begun, {"trials": "8"}))
+    begun.config.write_text(text)
+    with pytest.raises(BadInput, match="read 4; the sweep has 8, and can have more"):
+        resumed_config(begun, {})
+
+
+def test_repeats_that_the_file_lacks_now_are_refused(tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "sweep")
+    folder.write_config(SweepConfig.model_validate({**CONFIG, "repeats": 3, "stopping": {}}), tmp_path)
+    folder.write_run(begun_sweep(folder))
+    for fewer in (2, 1):
+        text = folder.config.read_text()
+        folder.config.write_text(text.replace("repeats = 3", f"repeats = {fewer}"))
+        with pytest.raises(BadInput, match=f"--repeats: read {fewer}; the sweep has 3, and can have more"):
+            resumed_config(folder, {})
+        folder.config.write_text(text)
+
+
+@pytest.mark.parametrize("algorithm", ["qmc", "grid", "random"])
+def test_the_trials_of_the_run_s_own_file_are_those_of_the_start(algorithm: str, tmp_path: Path) -> None:
+    """TOML has the values of a table before its tables, so constants come first there."""
+    kind = "choice" if algorithm != "qmc" else "uniform"
+    space = {
+        "a": {kind: [1, 2], "when": {"flag": True}},
+        "n": 5,
+        "b": {kind: [3, 4]},
+        "flag": True,
+        "c": {kind: [0, 1]},
+    }
+    config = SweepConfig.model_validate({**CONFIG, "search": {"algorithm": algorithm}, "space": space, "trials": 8})
+    folder = RunDirectory.create(tmp_path, "sweep")
+    folder.write_config(config, tmp_path)
+    again = folder.read_config()
+    assert list(again.space) != list(config.space)
+    before, after = (sampler(each, parse(each.space, algorithm)) for each in (config, again))
+    assert isinstance(after, DrawnTrials)
+    after.extend(cast(DrawnTrials, before))
 
 
 @pytest.mark.parametrize(

@@ -198,14 +198,12 @@ class ArraySearcher(Searcher):
         if result.get("not_as_alone") is not None:
             self.waiting = [part for waiting in self.waiting for part in self._allowed(waiting)]
             return self._allowed(request)
+        if interrupted and lost:  # the callback does not call it failed, either
+            return [self._from_checkpoint(request, rest)]
         if request.fused and not (overdue is not None and overdue.ends_members):
             reason = overdue.text if overdue is not None else result.get("failure") or "the worker was lost"
             return self._again(rest, reason)
-        if not interrupted:
-            return []
-        if lost:  # the callback does not call it failed, either
-            return [self._from_checkpoint(request, rest)]
-        return [replace(request, trial_ids=tuple(rest), checkpoint=None)]
+        return [replace(request, trial_ids=tuple(rest), checkpoint=None)] if interrupted else []
 
     def take_back(self, under_way: Mapping[str, ArrayConfig]) -> None:
         """Agree with Tune on what is under way: a snapshot's files were of two moments.

@@ -342,6 +342,16 @@ def test_a_trial_whose_worker_an_interrupt_has_ended_goes_on_when_the_sweep_is_r
     assert (given["trial_ids"], given["checkpoint"]) == (["t0000"], "/c1")
 
 
+def test_an_array_whose_worker_an_interrupt_has_ended_goes_on_from_its_checkpoint() -> None:
+    begun = Resumed(max_failures=0)
+    begun.searcher.suggest("tune0")
+    begun.searcher.given["tune0"] = ArrayRequest(("t0000", "t0001"), fused=True)
+    begun.live.checkpoints.arrays["t0000"] = "/c1"
+    begun.live.interrupts.note()
+    begun.searcher.on_trial_complete("tune0", error=True)
+    assert begun.searcher.waiting == [ArrayRequest(("t0000", "t0001"), fused=True, checkpoint="/c1")]
+
+
 def test_a_slurm_job_tries_failed_trials_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first start is lost before its state is saved."""
     monkeypatch.setenv(slurm_job.VARIABLE, str(Path()))
