@@ -14,7 +14,7 @@ class NullWriter(TrialWriter):
     def __init__(self) -> None:
         super().__init__()
         self.faults: list[str] = []
-        self.waiting = 0
+        self.waiting = self.num_refused = 0
 
     def ready(self, timeout_s: float) -> None:
         """Return None at once: there is no run tree."""

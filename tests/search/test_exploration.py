@@ -166,7 +166,7 @@ def test_a_trial_takes_over_all_numbers_of_a_step_in_which_trials_differ() -> No
     space = parse({**SPACE, **rates, "nesterov": True})
     parameters = changing(PopulationSection(interval=1, change="momentum"), space)
     rate = ("lr", "schedule", "warmup_epochs")
-    assert taken_over(parameters, space, "torch") == ("momentum", "lr", "weight_decay", *rate[1:], "nesterov")
+    assert taken_over(parameters, space, "torch") == ("momentum", "nesterov", "lr", "weight_decay", *rate[1:])
     assert taken_over([PARAMETERS["lr"]], space, "keras") == rate, "the others are traced"
     assert taken_over([PARAMETERS["eps"]], parse(SPACE), "torch") == ("eps", "lr", "momentum", "weight_decay")
 

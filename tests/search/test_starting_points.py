@@ -134,4 +134,4 @@ def test_sets_of_another_search() -> None:
 
 
 def test_whole_numbers_for_floats_become_floats() -> None:
-    assert isinstance(value_in(SPACE.parameters[0], 1), float)
+    assert isinstance(value_in({each.name: each for each in SPACE.parameters}["lr"], 1), float)
