@@ -201,7 +201,7 @@ class RunDirectory:
         Raises BadInput if the folder exists or cannot be written.
         """
         folder = cls((runs_dir / name).resolve(), None if storage == LOCAL else Storage.at(storage) / name)
-        taken = folder.path if slurm_job.is_taken(folder.path) else None
+        taken: Storage | Path | None = folder.path if slurm_job.is_taken(folder.path) else None
         if folder.storage is not None and folder.storage.has(folder.config.name):
             taken = folder.storage
         if taken is not None:

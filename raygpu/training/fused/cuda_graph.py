@@ -33,7 +33,8 @@ class GraphedStep:
                 program.supplied_step(copy, self._inputs, self._targets, self._numbers, drawn)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # The threads of a DataLoader allocate and wait meanwhile, which would break a recording of the whole process.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._losses = program.supplied_step(tile, self._inputs, self._targets, self._numbers, drawn)
 
     def takes(self, inputs: Tensors, targets: Tensors) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -49,8 +50,11 @@ def fuse(
     names = frozenset[str]().union(*(names_read(experiment, trial, splits) for trial in trials[:1]))
     if wrong := sorted(names & differing_names(trials)):
         raise ValueError(f"trials: they differ in {', '.join(wrong)}, of which an array has one value for all")
-    chosen = representatives(trials, Signature.of(trials[0], names)) if trials else []
-    if len(chosen) > 1 and (reason := obstacle(experiment, splits, chosen, precision)) is not None:
-        raise NotAsAlone(reason)
+    if trials:
+        chosen = representatives(trials, Signature.of(trials[0], names))
+        if len(chosen) == 1:  # the check compares members with each other, too
+            chosen.append(replace(chosen[0], trial_id=f"{chosen[0].trial_id} reseeded", seed=chosen[0].seed + 1))
+        if (reason := obstacle(experiment, splits, chosen, precision)) is not None:
+            raise NotAsAlone(reason)
     settings = Settings(epochs, torch.get_num_threads(), precision, Path())
     return TorchArray(experiment, splits, trials, settings, width=width, device=device)

@@ -52,6 +52,8 @@ LEAST, CLEAR = 4, 32
 """Width of the narrowest measured tile, and width up to which a slow step counts as a disturbance."""
 BUSY = 0.8
 """Share of the time that a measurement has to have had a processor, to be kept."""
+GRAPH_GAIN = 0.95
+"""Share of a launched step's time that a replayed one may take: a recording holds the memory of its step."""
 COPIES = 3
 """Number of tensors of a parameter's size in memory, without an average: the parameter, and up to two of the
 optimizer."""
@@ -71,6 +73,9 @@ def settle(
     count = len(array.trials)
     lines = use_graphs(array)
     step_s, most, origin = _known_widths(array, memory_limit, kept)
+    if array.graphs and most < count:
+        array.graphs = False  # each tile's recording holds the memory of its step as long as the tile lives
+        lines.append("step not recorded as a CUDA graph: the recordings of all tiles do not fit in the GPU's memory")
     if not step_s:
         array.width = level(count, most)
         lines.append(f"{_at_once(array.width, count)}: more do not fit in the GPU's memory")
@@ -221,7 +226,7 @@ def use_graphs(array: TorchArray) -> list[str]:
     except Exception as error:  # noqa: BLE001 - an operator that waits for the host: launching is as right
         array.graphs = False
         return [f"step not recorded as a CUDA graph: {one_line(error)[:200]}"]
-    array.graphs = replayed_s < launched_s
+    array.graphs = replayed_s < GRAPH_GAIN * launched_s
     times = f"{1e3 * replayed_s:.2f} ms replayed, {1e3 * launched_s:.2f} ms launched, with {width} trials at once"
     return [f"step {'recorded' if array.graphs else 'not recorded'} as a CUDA graph: {times}"]
 

@@ -52,6 +52,32 @@ def test_trials_that_cannot_share_an_array(given: list[Trial], message: str) -> 
         raygpu.fuse(Mlp(), given, epochs=2)
 
 
+class Moving(Mlp):
+    """A model that assigns a buffer in an evaluation, too."""
+
+    def model(self, hp: raygpu.Hyperparameters) -> nn.Module:
+        class Shifted(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = Mlp().model(hp)
+                self.register_buffer("shift", torch.zeros(()))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                outputs: torch.Tensor = self.inner(x)
+                self.shift = self.shift * 0.9 + outputs.detach().mean(0)
+                return outputs + self.shift
+
+        return Shifted()
+
+
+@pytest.mark.parametrize(("experiment", "own"), [(Mlp(), {"micro_batch_size": 5}), (Moving(), {})])
+def test_one_trial_alone_is_checked_as_several_are(experiment: Mlp, own: dict[str, Any]) -> None:
+    with pytest.raises(NotAsAlone):
+        raygpu.fuse(experiment, trials([{"lr": 0.1, **own}]), epochs=2, splits=few(100))
+    array = raygpu.fuse(Mlp(), trials(LRS[:1]), epochs=2, splits=few(100))
+    assert [list(array.run_epoch() or ()) for _ in range(3)] == [["t0"], ["t0"], []]
+
+
 def run_to_the_end(array: TorchArray) -> None:
     while array.run_epoch() is not None:
         pass

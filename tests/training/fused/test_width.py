@@ -155,6 +155,18 @@ def test_what_a_gpu_cannot_hold_bounds_the_width(monkeypatch: pytest.MonkeyPatch
     assert max(tile.width for tile in own.tiles) == 8
 
 
+@pytest.mark.parametrize(("most", "recorded"), [(8, False), (64, True)])
+def test_steps_are_recorded_where_the_recordings_of_all_tiles_fit(
+    monkeypatch: pytest.MonkeyPatch, most: int, recorded: bool
+) -> None:
+    own = array(40)
+    own.graphs = True
+    monkeypatch.setattr(width, "_known_widths", lambda *_: ({4: 0.1, 8: 0.1}, most, "kept"))
+    lines = settle(own)
+    assert own.graphs == recorded
+    assert any("the recordings of all tiles do not fit" in line for line in lines) != recorded
+
+
 def test_the_measured_memory_is_of_this_measurement_and_has_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     own = array(8)
     ballast = torch.ones(2**26)  # 256 MiB, long gone when it counts
