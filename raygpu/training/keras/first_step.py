@@ -27,6 +27,10 @@ DRAWING |= {"RandomStandardNormal", "RandomUniform", "RandomUniformInt", "Trunca
 GENERATOR_STATE = "StateVar"
 """Name of the variable of a `tf.random.Generator`."""
 LOST = "{} while it trains, and a checkpoint does not hold it: {}"
+UNTRAINED = (
+    "self.{} gets a gradient and is no part of the model, so that no optimizer changes it: make it a part of what"
+    " model(hp) returns, or set its trainable to False"
+)
 OWN_LOOP = (
     "model(hp) returns a model {}: it is trained by the experiment's loss() and the hyper-parameters' optimizer and"
     " schedule, not by {}"
@@ -53,12 +57,40 @@ def first_result(
         require_no_broadcast(training)
         _require_no_sums(training)
         lines, lost = _lost(training, before)
+        lines += _untrained(training) if trains else []
         if trains and any(operator in DRAWING for operator in _operators(training)):
             lines.append(LOST.format("tf.random draws numbers", "keras.random's are drawn again where a trial goes on"))
     # Of a large model, which takes no step, all variables count that may get a gradient.
     trained = training.model.trainable_variables if training.stepped is None else training.stepped
     ignored = [*_own_loop(training.model), *rounding_lines(variable.dtype for variable in trained)]
     return result, frozenset(training.hp.names_read), (*ignored, *lines), lost
+
+
+def _untrained(training: KerasSolo) -> list[str]:
+    """Return a line on a variable or layer of the experiment that gets a gradient and is not the model's."""
+    trained = {id(variable) for variable in training.model.trainable_variables}
+    kept = [
+        (name, variable.value)
+        for name, value in vars(training.experiment).items()
+        for variable in _trainable(value)
+        if id(variable) not in trained
+    ]
+    if not kept:
+        return []
+    rows = np.arange(*training.bounds[0])
+    training.train_data.begin(1, iter([rows]))
+    with tf.GradientTape() as tape:
+        loss = training.loss(*training.train_data.chosen(tf.constant(rows))).objective()
+    gradients = tape.gradient(loss, [variable for _, variable in kept])
+    names = [name for (name, _), gradient in zip(kept, gradients, strict=True) if gradient is not None]
+    return [UNTRAINED.format(names[0])] if names else []
+
+
+def _trainable(value: Any) -> list[Any]:
+    """Return the trainable variables of an attribute: of a variable, a layer, or a list or dictionary of them."""
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    variables = [each for each in items if isinstance(each, keras.Variable) and each.trainable]
+    return variables + [each for item in items if isinstance(item, keras.Layer) for each in item.trainable_variables]
 
 
 def _require_no_sums(training: KerasSolo) -> None:

@@ -282,6 +282,25 @@ class HeadAlone(Plain):
         return keras.Model(inputs, keras.layers.Dense(10)(keras.ops.stop_gradient(values)))
 
 
+class OwnHead(Plain):
+    """It keeps a layer whose weights the loss gives a gradient."""
+
+    def __init__(self, trainable: bool = True) -> None:
+        import keras
+
+        self.head = keras.layers.Dense(10)
+        self.head.build((None, 10))
+        self.head.trainable = trainable
+        self.unused = [keras.Variable(np.zeros(3, np.float32))]
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(self.head(outputs), targets)
+
+
+def frozen_head() -> OwnHead:
+    return OwnHead(trainable=False)
+
+
 def first(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
     pytest.importorskip("tensorflow")
     from raygpu.training.keras.first_step import first_result
@@ -298,6 +317,7 @@ def first(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
         (CountingLoss, "tf.Variable calls changes while it trains, and a checkpoint does not hold it"),
         (Compiled, "model(hp) returns a model that is compiled: it is trained by the experiment's loss()"),
         (OwnStep, "model(hp) returns a model with a train_step() of its own: it is trained by the experiment's"),
+        (OwnHead, "self.head gets a gradient and is no part of the model, so that no optimizer changes it"),
         (InHalf, "parameters are trained in bfloat16: of a step that moves one by less than 0.2 %"),
     ],
 )
@@ -307,7 +327,7 @@ def test_what_is_ignored_or_lost_is_told(kind: Any, words: str) -> None:
     assert ("validation/loss" in lost) == (kind in (Counting, CountingLoss)), "of a loaded model"
 
 
-@pytest.mark.parametrize("kind", [Plain, HeldFresh, UnusedSum, Remembering, KeepingATensor, HeadAlone])
+@pytest.mark.parametrize("kind", [Plain, HeldFresh, UnusedSum, Remembering, KeepingATensor, HeadAlone, frozen_head])
 def test_what_a_checkpoint_holds_is_not(kind: Any) -> None:
     assert first(kind) == ((), frozenset())
 
