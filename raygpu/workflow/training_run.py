@@ -102,6 +102,8 @@ class TrainingRun:
         splits = self.found.splits
         self._example = take(splits.validation_inputs, slice(0, registration.NUM_SAMPLES)) if splits else None
         """Inputs of a few samples, read while Ray is there, in which they may lie; None for a function."""
+        self._validation = validation_digest(splits) if splits else ""
+        """Digest of the validation data, made while Ray is there; empty for a function."""
         self._next_reading = 0.0
         self._readings: dict[int, Reading] = {}
         shown = presentation(config, self.folder, None)
@@ -376,12 +378,10 @@ class TrainingRun:
         return checkpoint, None
 
     def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
-        assert self.found.splits is not None
         assert self.history.best is not None
         assert self._example is not None
-        validation = validation_digest(self.found.splits)
-        source, code, score = self.found.source, self.found.code, self.history.best.score
-        model = registration.Candidate(source, code, self.prepared.trial, checkpoint, score, self._example, validation)
+        source, code, trial, score = self.found.source, self.found.code, self.prepared.trial, self.history.best.score
+        model = registration.Candidate(source, code, trial, checkpoint, score, self._example, self._validation)
         entry = registration.keep(self.config, self.session, model, self.console.result)
         return {"model": entry} if entry else {}
 
