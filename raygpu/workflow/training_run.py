@@ -301,13 +301,7 @@ class TrainingRun:
         self._next_reading = time.monotonic() + READINGS_S
         self._readings = self.cluster.readings()
         device_indices = set(self.history.device_of.values())
-        readings = {index: reading.metrics() for index, reading in self._readings.items() if index in device_indices}
-        if metrics := {f"gpu/{index}/{name}": value for index, of in readings.items() for name, value in of.items()}:
-            self.session.writer.run_metrics(round(self.history.elapsed_s), metrics)
-        for index, rate in self.history.latest_by_device().items():
-            readings.setdefault(index, {})["samples_per_s"] = rate
-        for index, values in readings.items():
-            self.curves.timeline.gpu(index, values)
+        self.curves.add_readings({i: reading.metrics() for i, reading in self._readings.items() if i in device_indices})
         if self.cluster.local:
             self.curves.timeline.host(psutil.cpu_percent())
         self.curves.timeline.flush()
