@@ -78,7 +78,8 @@ def test_a_classic_script_is_scored_by_its_text_and_its_best_files_are_kept(swee
     assert "trained again" not in shown
     client = MlflowClient(config.tracking.uri)
     run_id = result.summary["tracking"]["run_id"]
-    assert [file.path for file in client.list_artifacts(run_id, "best/files")] == ["best/files/mnist_cnn.pt"]
+    written_files = f"best/files/{best.trial.trial_id}"
+    assert [file.path for file in client.list_artifacts(run_id, written_files)] == [f"{written_files}/mnist_cnn.pt"]
 
 
 @pytest.mark.slow

@@ -62,6 +62,8 @@ class RunTimeline:
     """Moments and readings by GPU, in the order of time: `samples_per_s`, and what NVML gives."""
     host: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     """Moments and readings of the machine: `cpu_pct`, the use of all CPUs; empty where workers run on other nodes."""
+    lasted_s: list[float] = field(default_factory=list)
+    """Seconds from each start to the last moment that it has noted."""
 
     def goes_on_after(self, moment: float) -> bool:
         """Return whether it has an epoch, or the end of a trial, after a moment in Unix seconds."""
@@ -182,7 +184,10 @@ def read(path: Path) -> RunTimeline:
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             with suppress(ValueError, KeyError, TypeError, AttributeError):
-                _take(timeline, json.loads(line))
+                noted = json.loads(line)
+                _take(timeline, noted)
+                if timeline.starts and "at" in noted:
+                    timeline.lasted_s[-1] = max(timeline.lasted_s[-1], float(noted["at"]) - timeline.starts[-1])
     return timeline
 
 
@@ -190,6 +195,7 @@ def _take(timeline: RunTimeline, noted: Mapping[str, Any]) -> None:
     match noted["event"]:
         case "start":
             timeline.starts.append(float(noted["at"]))
+            timeline.lasted_s.append(0.0)
         case "run":
             timeline.occupancies.append(
                 Occupancy(

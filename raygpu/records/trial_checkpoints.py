@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,6 @@ from pathlib import Path
 
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, PROGRESS, SCORE, TUNE_CHECKPOINT, RunDirectory
-from raygpu.records.run_files import read_json
 from raygpu.records.whole_folder import WholeFolder
 from raygpu.storage import Storage, StorageError
 
@@ -19,15 +19,15 @@ DELETIONS = 16
 """Number of checkpoints that are deleted at once."""
 
 
-def kept_epoch(folder: RunDirectory, trial_id: str) -> int | None:
-    """Return the epoch of a trial's checkpoint that was kept for its score; None for a last checkpoint, or without
-    one. Raises BadInput if its file is damaged."""
-    file = folder.checkpoints / trial_id / SCORE
-    noted = read_json(file, ADVICE)
+def kept_epoch(checkpoint: Storage) -> int | None:
+    """Return the epoch that is noted in a trial's kept checkpoint; None in one of the trial's end, or without one.
+
+    Raises BadInput if its file is damaged.
+    """
     try:
-        return int(noted["epoch"]) if noted is not None else None
+        return int(json.loads(checkpoint.read(SCORE))["epoch"]) if checkpoint.has(SCORE) else None
     except (KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"{file}: no epoch is noted; {ADVICE}") from error
+        raise BadInput(f"{checkpoint / SCORE}: no epoch is noted; {ADVICE}") from error
 
 
 def keep_checkpoints(

@@ -21,6 +21,7 @@ import numpy as np
 from raygpu.config.sections import URI_VARIABLE
 from raygpu.experiment import Arrays
 from raygpu.tracking import client
+from raygpu.tracking.mlflow_private_api import without_active_experiment
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.upload_time import largest, time_for
 
@@ -60,7 +61,8 @@ def log(
     try:
         num_bytes = largest(program) if program is not None else _num_bytes(model)
         longer = time_for(num_bytes, served=tree.served)
-        with store_of(tree), longer, mlflow.start_run(run_id=run_id), warnings.catch_warnings():
+        # Nested: the user's code may have left a run of its own active.
+        with store_of(tree), longer, mlflow.start_run(run_id=run_id, nested=True), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice that is not for whoever runs raygpu
             if program is not None:
                 code = Path(__file__).with_name(f"exported_{framework}.py")
@@ -78,8 +80,9 @@ def log(
 def store_of(tree: RunTree) -> Iterator[None]:
     """Let MLflow's own functions write to the tree's store, without their warnings and progress bars.
 
-    At the exit the process has its own store again: MLflow keeps it in the environment, where the next run looks.
-    Raises TrackingError while a batch job carries the store.
+    The active experiment that the user's code has set holds outside alone. At the exit the process has its own store
+    again: MLflow keeps it in the environment, where the next run looks. Raises TrackingError while a batch job carries
+    the store.
     """
     import mlflow
 
@@ -91,7 +94,8 @@ def store_of(tree: RunTree) -> Iterator[None]:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     mlflow.set_tracking_uri(tree.uri)
     try:
-        yield
+        with without_active_experiment():
+            yield
     finally:
         mlflow.set_tracking_uri(before)
 

@@ -15,7 +15,6 @@ from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError, one_line, redacted
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
-from raygpu.records.trial_files import kept_files
 from raygpu.search.trial_record import Status
 from raygpu.storage import StorageError
 from raygpu.tracking import carried_store, client
@@ -26,6 +25,7 @@ from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.spool import Spool
 from raygpu.tracking.stores import scheme, ui_command
 from raygpu.tracking.values import flat
+from raygpu.tracking.winner_files import winner_files
 from raygpu.tracking.writer import CpuLimit, Writer
 
 OPEN_S = 60.0
@@ -265,13 +265,17 @@ class Session(ABC):
         self._describe(tree, self.run_id)
         with suppress(OSError):
             client.sync(tree.uri)
+        lacking: set[str | None] = set()
         for path, where in ending.files:
+            if where is not None and where in lacking:  # `best.toml` would tell of a checkpoint without its parts
+                continue
             try:
                 tree.log_artifact(self.run_id, path, where)
             except TrackingError as error:
                 self.fault = f"{path.name} is not among the run's artifacts: {error}"
                 if not isinstance(error, Refused):
                     return  # each of the others would be waited for, too
+                lacking.add(where)
 
     def _delivery(self, undelivered: int) -> list[str]:
         """Return lines on what was delivered late, or how to deliver what MLflow lacks."""
@@ -338,18 +342,14 @@ class SweepSession(Session):
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
         if best is None:  # every trial failed or diverged
             return Ending(status, metrics, tags, files)
-        checkpoint = folder.checkpoint(best["trial_id"])
-        paths = [path for path in sorted(checkpoint.glob("*")) if path.is_file()] if checkpoint is not None else []
-        best_files = [(path, "best") for path in (*paths, *sorted(folder.best.glob("*")))]
-        written = kept_files(folder, best["trial_id"])
-        best_files += [(written, "best/files")] if written is not None else []
+        files += winner_files(folder, best["trial_id"])
         metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
         metrics |= metrics_on_test(folder, summary)
         tags |= {"raygpu.best_trial": best["trial_id"]}
         if best.get("standard_error") is not None:
             metrics["best/standard_error"] = best["standard_error"]
             tags["raygpu.best_set"] = best["set_id"]
-        return Ending(status, metrics, tags, [*files, *best_files])
+        return Ending(status, metrics, tags, files)
 
 
 class TrainSession(Session):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Splits, is_read_later, named, num_samples, reads_later, take
+from raygpu.experiment import Arrays, Splits, is_read_later, named, num_samples, reads_later
 from raygpu.records.run_directory import KINDS, RunDirectory
 
 FEW = 4
-"""Number of samples, the first ones, in a digest of data that are read later."""
+"""Number of samples in a digest of data that are read later: at equal distances, of a stream the first ones."""
 NUM_BYTES = 2**22
 """Bytes of an array in memory that a run is compared by, at least: samples at equal distances."""
 NOTED = "data"
@@ -24,12 +24,13 @@ OTHER_DATA = (
 
 
 def validation_digest(splits: Splits) -> str:
-    """Return a digest of the validation data: scores on other data are not compared.
+    """Return number and digest of the validation samples: scores on other data are not compared.
 
-    It is of all targets and of the first inputs; of the first targets where a data set does not list them.
+    The digest is of all targets, as far as a data set lists them, and of some inputs.
     """
-    inputs, targets = take(splits.validation_inputs, slice(0, FEW)), splits.validation_targets
-    return _digest(inputs, take(targets, slice(0, FEW)) if reads_later(targets) else targets)
+    inputs, targets = splits.validation_inputs, splits.validation_targets
+    compared = _some(targets, may_read=True) if reads_later(targets) else targets
+    return f"{num_samples(targets)} {_digest(_some(inputs, may_read=True), compared)}"
 
 
 def compared_data(folder: RunDirectory, splits: Splits | None, test: Splits | None) -> list[str]:
@@ -51,8 +52,8 @@ def compared_data(folder: RunDirectory, splits: Splits | None, test: Splits | No
 
 
 def _parts(splits: Splits, test: Splits | None) -> Iterator[tuple[str, str]]:
-    """Yield name and digest of each part of the data. Training samples that are read later are counted alone: random
-    transforms change them."""
+    """Yield name and digest of each part of the data. Of training samples that are read later, these are their number
+    and the targets that a data set lists: random transforms change what is read."""
     for name, inputs, targets, may_read in (
         ("training", splits.train_inputs, splits.train_targets, False),
         ("validation", splits.validation_inputs, splits.validation_targets, True),
@@ -62,13 +63,18 @@ def _parts(splits: Splits, test: Splits | None) -> Iterator[tuple[str, str]]:
 
 
 def _some(arrays: Arrays, may_read: bool) -> dict[str, np.ndarray]:
-    """Return samples of each array, those of NUM_BYTES in memory, or the first ones of a data set."""
+    """Return samples of each array, those of NUM_BYTES in memory; of a data set what it lists, or a few that are
+    read."""
     some = {}
     for name, array in named(arrays).items():
+        column: Any = array
         if not is_read_later(array):
             some[name] = array[:: 1 + array.nbytes // NUM_BYTES]
+        elif column.listed is not None:
+            some[name] = column.listed
         elif may_read:
-            some[name] = array[:FEW]
+            spread = np.unique(np.linspace(0, len(array) - 1, FEW).astype(int))
+            some[name] = array[:FEW] if column.in_order else array[spread]  # a stream reads all up to a sample
     return some
 
 

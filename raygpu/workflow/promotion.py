@@ -22,6 +22,7 @@ from raygpu.search.space import parse
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.tracking.values import MAX_PARAM, allowed_name, distinct_name, text
+from raygpu.tracking.winner_files import winner_checkpoint
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """Form of an MLflow run's id."""
@@ -152,8 +153,7 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     assert values is not None
     values = with_sweep_settings(values, sweep, run.sweep_run_id)
     values["tracking"] = tracking.model_dump()
-    best_checkpoint = files / "best"
-    return Promotion(run.sweep, values, Path.cwd(), best_checkpoint if is_best and best_checkpoint.is_dir() else None)
+    return Promotion(run.sweep, values, Path.cwd(), winner_checkpoint(files) if is_best and checkpoint else None)
 
 
 def _of_trial(

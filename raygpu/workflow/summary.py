@@ -27,9 +27,11 @@ from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
+from raygpu.storage import Storage
 from raygpu.training.callable.working_folder import settle
 from raygpu.workflow.population_checks import winners_lineage, winners_values
 from raygpu.workflow.user_code import Problem
+from raygpu.workflow.winner_score import trained_models
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
@@ -254,7 +256,7 @@ def write_files(
         if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
             add_to_best(folder, tested.metrics)
         checkpoint = folder.checkpoint(best.trial.trial_id)
-        lines += _unlike(folder, best) if checkpoint is not None else []
+        lines += _unlike(folder, [records.by_id[name] for name in trained_models(records, best)])
         has_model = isinstance(found.code, Experiment) and found.splits is not None
         # More repeats of an ended sweep may make another set the best one.
         if has_model and checkpoint is None:
@@ -288,18 +290,21 @@ def _keep_files(folder: RunDirectory, records: Records, wanted: Sequence[str]) -
     drop_files(folder, records.by_id.keys() - set(wanted))
 
 
-def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
-    """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
-    if best.score_rule != "best":
-        return []
-    saved_epoch = kept_epoch(folder, best.trial.trial_id)
-    if saved_epoch == best.best_epoch:
-        return []
-    epoch = f"epoch {saved_epoch}" if saved_epoch is not None else "the last one that was saved"
-    why = "interrupted since the last checkpoint" if saved_epoch is not None else "nothing was saved before that report"
-    return [
-        f"the kept checkpoint of {best.trial.trial_id} is not of its best epoch {best.best_epoch} but {epoch}: {why}"
-    ]
+def _unlike(folder: RunDirectory, winners: Sequence[TrialRecord]) -> list[str]:
+    """Return a line for each of the winner's models whose kept checkpoint is not of the epoch of its score."""
+    lines = []
+    for winner in winners:
+        checkpoint, rule = folder.checkpoints / winner.trial.trial_id, winner.score_rule
+        saved_epoch = kept_epoch(Storage(str(checkpoint)))
+        at_end = saved_epoch is None and rule == "last"
+        if not checkpoint.is_dir() or at_end or saved_epoch == winner.score_epoch:
+            continue
+        epoch = f"epoch {saved_epoch}" if saved_epoch is not None else "the last one that was saved"
+        why = "interrupted since the last checkpoint"
+        why = why if saved_epoch is not None else "nothing was saved before that report"
+        scored = f"its {rule} epoch {winner.score_epoch}"
+        lines.append(f"the kept checkpoint of {checkpoint.name} is not of {scored} but {epoch}: {why}")
+    return lines
 
 
 def _describe_best(

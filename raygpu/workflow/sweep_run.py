@@ -45,7 +45,7 @@ from raygpu.workflow.summary import best_record, summarize, write_files
 from raygpu.workflow.trial_groups import Grouped
 from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import Prepared
-from raygpu.workflow.winner_score import kept_models, scored_once, trained_models
+from raygpu.workflow.winner_score import scored_once, winners_models
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -232,7 +232,9 @@ class SweepUnderWay:
     def _take_noted_score(self) -> None:
         """Add the winner's score on the test data to the summary, if an earlier start has made it."""
         best, noted = best_record(self.records), ScoreOnTest.read(self.folder.read_run().get(TEST))
-        if best is not None and noted is not None and noted.is_of(trained_models(self.records, best)):
+        if best is None or noted is None:
+            return
+        if noted.is_of(winners_models(self.folder, self.records, best, self.checkpoints)[1]):
             self.summary[TEST] = noted.as_dict()
 
     def _score_winner(self, context: SweepContext) -> None:
@@ -242,8 +244,7 @@ class SweepUnderWay:
         best, tested = best_record(self.records), self.found.test
         if self.interrupted or best is None or tested is None:
             return
-        trained = trained_models(self.records, best)
-        models = kept_models(self.folder, self.records, trained, self.checkpoints)
+        models, trained = winners_models(self.folder, self.records, best, self.checkpoints)
         score = partial(score_winner, context, self.decision.plan, tested)
         test_score = scored_once(self.folder, tested, models, score, self.console.warn, trained, self.config.folds)
         self.summary[TEST] = test_score.as_dict() if test_score is not None else self.summary.get(TEST)

@@ -17,8 +17,10 @@ class TrainingCurves:
 
     def __init__(self, path: Path, metric: str, history: History, writer: TrialWriter) -> None:
         """Read how far earlier starts came. path: of the timeline. history: of the training."""
-        self._in_mlflow = timeline.read(path).furthest.get(TRAINING, 0)
+        earlier = timeline.read(path)
+        self._in_mlflow = earlier.furthest.get(TRAINING, 0)
         """Last epoch that MLflow has, whether it still counts or not."""
+        self._earlier_s = sum(earlier.lasted_s)
         self.timeline = Timeline(path, metric)
         self._history, self._writer = history, writer
 
@@ -45,6 +47,15 @@ class TrainingCurves:
         if report.result is not None:
             self._add_epoch(report.epoch, history.metrics)
             self.timeline.flush()
+
+    def add_readings(self, readings: Mapping[int, Mapping[str, float]]) -> None:
+        """Write readings of GPUs, by index and name: to MLflow by the seconds of this start and of all before, and with
+        the throughput of each to the timeline."""
+        if metrics := {f"gpu/{index}/{name}": value for index, of in readings.items() for name, value in of.items()}:
+            self._writer.run_metrics(round(self._earlier_s + self._history.elapsed_s), metrics)
+        rates = {index: {"samples_per_s": rate} for index, rate in self._history.latest_by_device().items()}
+        for index in {**readings, **rates}:
+            self.timeline.gpu(index, {**readings.get(index, {}), **rates.get(index, {})})
 
     def _add_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
         if epoch > self._in_mlflow:

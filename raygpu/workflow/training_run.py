@@ -102,6 +102,8 @@ class TrainingRun:
         splits = self.found.splits
         self._example = take(splits.validation_inputs, slice(0, registration.NUM_SAMPLES)) if splits else None
         """Inputs of a few samples, read while Ray is there, in which they may lie; None for a function."""
+        self._validation = validation_digest(splits) if splits else ""
+        """Digest of the validation data, made while Ray is there; empty for a function."""
         self._next_reading = 0.0
         self._readings: dict[int, Reading] = {}
         shown = presentation(config, self.folder, None)
@@ -299,13 +301,7 @@ class TrainingRun:
         self._next_reading = time.monotonic() + READINGS_S
         self._readings = self.cluster.readings()
         device_indices = set(self.history.device_of.values())
-        readings = {index: reading.metrics() for index, reading in self._readings.items() if index in device_indices}
-        if metrics := {f"gpu/{index}/{name}": value for index, of in readings.items() for name, value in of.items()}:
-            self.session.writer.run_metrics(round(self.history.elapsed_s), metrics)
-        for index, rate in self.history.latest_by_device().items():
-            readings.setdefault(index, {})["samples_per_s"] = rate
-        for index, values in readings.items():
-            self.curves.timeline.gpu(index, values)
+        self.curves.add_readings({i: reading.metrics() for i, reading in self._readings.items() if i in device_indices})
         if self.cluster.local:
             self.curves.timeline.host(psutil.cpu_percent())
         self.curves.timeline.flush()
@@ -376,12 +372,10 @@ class TrainingRun:
         return checkpoint, None
 
     def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
-        assert self.found.splits is not None
         assert self.history.best is not None
         assert self._example is not None
-        validation = validation_digest(self.found.splits)
-        source, code, score = self.found.source, self.found.code, self.history.best.score
-        model = registration.Candidate(source, code, self.prepared.trial, checkpoint, score, self._example, validation)
+        source, code, trial, score = self.found.source, self.found.code, self.prepared.trial, self.history.best.score
+        model = registration.Candidate(source, code, trial, checkpoint, score, self._example, self._validation)
         entry = registration.keep(self.config, self.session, model, self.console.result)
         return {"model": entry} if entry else {}
 

@@ -8,6 +8,7 @@ from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import Splits, num_samples
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
+from raygpu.records.trial_checkpoints import kept_epoch
 from raygpu.records.trial_records import Records
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
@@ -20,18 +21,29 @@ Score = Callable[[Models], Mapping[str, Mapping[str, float]]]
 
 
 def trained_models(records: Records, best: TrialRecord) -> dict[str, int | None]:
-    """Return the epochs of the winner's models by trial id: of one trial, or of all of its set that its score is of."""
+    """Return the epochs of the winner's scores by trial id: of one trial, or of all of its set that its score is of."""
     trained = [best] if records.repetition.is_single else records.set_of(best.trial.set_id).scored
     return {record.trial.trial_id: record.score_epoch for record in trained}
+
+
+def winners_models(
+    folder: RunDirectory, records: Records, best: TrialRecord, checkpoints: Mapping[str, str]
+) -> tuple[dict[str, tuple[Trial, str]], dict[str, int | None]]:
+    """Return those of the winner's models that are kept, and the epochs of all of them, by trial id.
+
+    A kept model's epoch is that of its checkpoint: of a trial that is under way, it may be an earlier one than that of
+    the score. checkpoints: URIs by trial id, of this start; those of an earlier start lie in the run's folder.
+    """
+    trained = trained_models(records, best)
+    models = kept_models(folder, records, trained, checkpoints)
+    noted = {name: kept_epoch(Storage(uri)) for name, (_, uri) in models.items()}
+    return models, trained | {name: epoch for name, epoch in noted.items() if epoch is not None}
 
 
 def kept_models(
     folder: RunDirectory, records: Records, names: Iterable[str], checkpoints: Mapping[str, str]
 ) -> dict[str, tuple[Trial, str]]:
-    """Return those of these trials' models that are kept.
-
-    checkpoints: URIs by trial id, of this start; those of an earlier start lie in the run's folder.
-    """
+    """Return those of these trials' models that are kept. checkpoints: as of `winners_models`."""
     models: dict[str, tuple[Trial, str]] = {}
     for name in names:
         here = [checkpoints[name]] if name in checkpoints else []

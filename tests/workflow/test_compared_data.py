@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from raygpu import dataset_splits
 from raygpu.experiment import Splits
 from raygpu.records.run_directory import RunDirectory
-from raygpu.workflow.compared_data import NUM_BYTES, OTHER_DATA, compared_data
+from raygpu.workflow.compared_data import FEW, NUM_BYTES, OTHER_DATA, compared_data, validation_digest
 
 
 @pytest.fixture
@@ -60,3 +61,74 @@ def test_training_samples_of_a_data_set_are_counted_alone(folder: RunDirectory) 
 
     assert compared_data(folder, of(20), None) == compared_data(folder, of(20), None) == []
     assert compared_data(folder, of(21), None) == told("training")
+
+
+class Files:
+    """A data set that lists its targets, or does not, and counts what is read of it."""
+
+    def __init__(self, targets: list[int], *, is_listed: bool = True, other: int | None = None) -> None:
+        self.classes, self.other, self.read = targets, other, set[int]()
+        if is_listed:
+            self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        self.read.add(row)
+        return np.full(2, row if row != self.other else -1.0, np.float32), self.classes[row]
+
+
+def digest(validation: Files) -> str:
+    return validation_digest(dataset_splits(Files([0, 1] * 4), validation))
+
+
+CLASSES = [0] * 50 + [1] * 50
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_scores_over_more_validation_samples_of_a_data_set_are_not_compared(is_listed: bool) -> None:
+    whole = digest(Files(CLASSES, is_listed=is_listed))
+    assert whole == digest(Files(CLASSES, is_listed=is_listed))
+    assert whole.startswith("100 ")
+    for others in ([*CLASSES, 1], [*CLASSES, 2, 2], CLASSES[:-1]):
+        assert digest(Files(others, is_listed=is_listed)) != whole
+    assert digest(Files(CLASSES, is_listed=is_listed, other=99)) != whole, "the samples are not the first ones alone"
+
+
+def test_a_listed_target_of_a_data_set_is_compared_wherever_it_is(folder: RunDirectory) -> None:
+    relabelled = [*CLASSES[:49], 1, *CLASSES[50:]]
+    assert digest(Files(CLASSES)) != digest(Files(relabelled))
+    validation = Files(CLASSES)
+    assert compared_data(folder, dataset_splits(Files(CLASSES), validation), None) == []
+    assert compared_data(folder, dataset_splits(Files(relabelled), Files(relabelled)), None) == told(
+        "training and validation"
+    )
+
+
+def test_validation_arrays_are_compared_by_all_targets_and_by_inputs_of_the_whole_length() -> None:
+    whole = splits()
+    first = validation_digest(whole)
+    assert first == validation_digest(splits())
+    for name in ("validation_inputs", "validation_targets"):
+        other = getattr(whole, name).copy()
+        other[-1] += 1
+        assert validation_digest(replace(whole, **{name: other})) != first
+
+
+def test_of_a_stream_the_first_validation_samples_are_compared() -> None:
+    """A later one costs all before it."""
+    from torch.utils.data import IterableDataset
+
+    read = list[int]()
+
+    class Stream(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[tuple[np.ndarray, int]]:
+            for row in range(1000):
+                read.append(row)
+                yield np.full(2, row, np.float32), 0
+
+    data = dataset_splits(Stream(), Stream(), num_samples={"train": 1000, "validation": 1000})
+    read.clear()
+    assert validation_digest(data).startswith("1000 ")
+    assert max(read, default=0) <= FEW

@@ -13,10 +13,11 @@ from torch import nn
 
 from raygpu import Splits, TorchExperiment
 from raygpu.config import SweepConfig
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_directory import SCORE, RunDirectory
 from raygpu.records.run_files import as_json
 from raygpu.records.trial_records import Records
-from raygpu.search.scoring import Scoring
+from raygpu.search.repeats import Repetition
+from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trial_record import Status, TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
@@ -147,3 +148,23 @@ def test_a_winner_that_was_trained_on_replaces_its_checkpoint_in_storage(ended: 
     ended.publish()
     assert described(ended.shared) == {"architecture.txt": "of t0000 from the second start\n"}
     assert (ended.shared_checkpoints / "t0000").read("state") == b"the second start"
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_it_is_said_where_the_checkpoint_of_a_trial_under_way_is_not_of_its_last_epoch(
+    ended: RunDirectory, tmp_path: Path, repeats: int
+) -> None:
+    names = ["t0007"] if repeats == 1 else ["t0007-1", "t0007-2"]
+    records = Records(repeats, Scoring("accuracy", maximize=True), [], 20, repetition=Repetition(repeats))
+    checkpoints = dict[str, str]()
+    for name in names:
+        scores = TrialScores(0.5, last_epoch=10)
+        records.by_id[name] = TrialRecord(Trial(name, 0, {}), "interrupted", 0.5, scores=scores)
+        checkpoints |= kept(tmp_path / "again", name, "so far")
+    assert written(ended, records, checkpoints) == []
+    for epoch in (10, 9):
+        for path in checkpoints.values():
+            Path(path, SCORE).write_text(json.dumps({"epoch": epoch, "score": 0.5}))
+        lines = written(ended, records, checkpoints)
+        said = "is not of its last epoch 10 but epoch 9: interrupted since the last checkpoint"
+        assert lines == [f"the kept checkpoint of {name} {said}" for name in names * (epoch == 9)]

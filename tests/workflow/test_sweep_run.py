@@ -43,7 +43,7 @@ def test_the_score_of_a_winner_that_stays_is_in_the_summary_of_an_interrupted_re
     record = records.by_id["t0000"] = TrialRecord(Trial("t0000", 0, {}), "finished", score=0.5)
     record.scores.take(scoring, EpochResult(1, {"accuracy": 0.5}))
     folder = RunDirectory.create(tmp_path, "sweep")
-    sweep: Any = SimpleNamespace(folder=folder, records=records, summary={})
+    sweep: Any = SimpleNamespace(folder=folder, records=records, summary={}, checkpoints={})
     SweepUnderWay._take_noted_score(sweep)
     assert not sweep.summary, "none was made"
     noted = ScoreOnTest.of(4, {"t0000": {"accuracy": 0.4}}, epochs={"t0000": 1}).as_dict()

@@ -97,6 +97,28 @@ def test_epochs_that_a_killed_command_had_not_heard_of_are_added_from_its_checkp
     assert second.in_mlflow == {4: 0.25, 5: 0.2, 6: 0.1}
 
 
+def test_the_readings_of_gpus_of_a_resume_come_after_those_of_the_starts_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their step in MLflow is the number of seconds that the training has run."""
+    steps = list[int]()
+    for began in (1000.0, 5000.0, 9000.0):
+        clock = [began]
+        monkeypatch.setattr(timeline.time, "time", lambda: clock[0])  # noqa: B023 - it is of this start
+        run = Started(tmp_path, resuming=began > 1000.0)
+        history: Any = SimpleNamespace(elapsed_s=0.0, latest_by_device=lambda: {0: 100.0})
+        run.curves._history = history
+        for passed_s in (0.0, 60.0, 120.0):
+            clock[0], history.elapsed_s = began + passed_s, passed_s
+            run.curves.add_readings({0: {"memory_gib": 2.0}})
+        run.curves.timeline.close()
+        steps += [step for step, metrics in run.written if metrics == {"gpu/0/memory_gib": 2.0}]
+    assert steps == [0, 60, 120, 120, 180, 240, 240, 300, 360]
+    readings = timeline.read(tmp_path / "timeline.jsonl").readings[0]
+    assert [moment for moment, _ in readings[:4]] == [1000.0, 1060.0, 1120.0, 5000.0]
+    assert readings[0][1] == {"memory_gib": 2.0, "samples_per_s": 100.0}
+
+
 def test_after_a_lost_worker_the_last_attempt_alone_counts(tmp_path: Path) -> None:
     """A function without a checkpoint of its own begins again."""
     run = Started(tmp_path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 
 from raygpu.experiment import Splits
-from raygpu.records.run_directory import RunDirectory
+from raygpu.records.run_directory import SCORE, RunDirectory
 from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repetition
-from raygpu.search.scoring import Scoring
+from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
-from raygpu.workflow.winner_score import Models, kept_models, scored_once, trained_models
+from raygpu.workflow.winner_score import Models, kept_models, scored_once, trained_models, winners_models
 
 X = np.zeros((3, 1), np.float32)
 TESTED = Splits(X, X, X, X)
@@ -140,3 +141,22 @@ def test_the_models_of_a_winner_are_those_of_its_set_that_have_a_score_and_a_che
         "t0001-1": "checkpoints",
         "t0001-2": "tune",
     }
+
+
+def test_the_model_of_a_winner_that_is_under_way_has_the_epoch_of_its_checkpoint(
+    folder: RunDirectory, tmp_path: Path
+) -> None:
+    """A time budget may end before the checkpoint of the epoch that was reported last."""
+    scores = TrialScores(0.9, last_epoch=10)
+    winner = TrialRecord(Trial("t0000", 0, {}), "interrupted", 0.9, scores=scores)
+    records = Records(1, Scoring("accuracy", maximize=True), [], 20)
+    records.by_id["t0000"] = winner
+    (tmp_path / "extracted").mkdir()
+    checkpoints = {"t0000": str(tmp_path / "extracted")}
+    assert winners_models(folder, records, winner, checkpoints)[1] == {"t0000": 10}
+    (tmp_path / "extracted" / SCORE).write_text(json.dumps({"epoch": 9, "score": 0.8}))
+    models, trained = winners_models(folder, records, winner, checkpoints)
+    score = scored_once(folder, TESTED, models, Scorer(), print, trained)
+    assert score is not None
+    assert score.epochs == {"t0000": 9}
+    assert score.is_of(winners_models(folder, records, winner, checkpoints)[1]), "a resume that trained nothing"

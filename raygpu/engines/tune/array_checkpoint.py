@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from pathlib import Path
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.member_report import breaks_device
 from raygpu.errors import one_line
-from raygpu.records.run_directory import PROGRESS
+from raygpu.records.run_directory import PROGRESS, SCORE
+from raygpu.search.scoring import TrialScores
 from raygpu.storage import S3_SAID, StorageError
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone
 
@@ -49,7 +51,18 @@ def _is_damage(error: Exception) -> bool:
 
 
 def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
-    """Write trials' own checkpoints from an array's. folders: output folder by id, of trials that `under_way` names."""
+    """Write trials' own checkpoints from an array's, with their epoch, which may be an earlier one than the last that
+    was reported. folders: output folder by id, of trials that `under_way` names."""
+    _extract(checkpoint, folders)
+    progress = json.loads((checkpoint / PROGRESS).read_text())
+    if progress["earlier"]:  # a function or a script decides itself when its state is saved
+        return
+    for name, folder in folders.items():
+        scores = TrialScores(**progress["scores"][name])
+        (folder / SCORE).write_text(json.dumps({"epoch": scores.last_epoch or 0, "score": scores.last}))
+
+
+def _extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
     if (checkpoint / ARRAY_CHECKPOINT).exists():
         from raygpu.training.fused.saved_array import save_saved_members
 

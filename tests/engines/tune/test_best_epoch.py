@@ -20,6 +20,7 @@ from raygpu.cli.sweep_view import SweepConsole
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_checkpoints import kept_epoch
 from raygpu.reporting import Kept
+from raygpu.storage import Storage
 from raygpu.sweep import SweepResult
 from raygpu.workflow.promotion import promoted
 from tests import best_functions
@@ -133,7 +134,7 @@ def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
     result, shown = run(config("function", space=space, tracking={"enabled": False}))
     assert result.summary["best"]["epoch"] == 4
     assert "the kept checkpoint of t0000 is not of its best epoch 4 but the last one that was saved" in shown
-    assert kept_epoch(RunDirectory(result.folder), "t0000") is None
+    assert kept_epoch(Storage(str(result.folder / "checkpoints" / "t0000"))) is None
 
 
 @pytest.mark.slow
