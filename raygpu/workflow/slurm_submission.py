@@ -98,7 +98,7 @@ def store_of(command: Command, job: BatchJob) -> str:
     """Return the SQLite file that a job logs to; empty for another store, or none. Raises BadInput."""
     arguments = command.flags.parse(job.words)
     if "resume" in arguments.options:
-        earlier = RunDirectory.existing(arguments.options["resume"], command.name)
+        earlier = RunDirectory.existing(arguments.options["resume"], command.name, current=False)
         problem = config.load(earlier.config, arguments.overrides, command.schema)
     elif "from" in arguments.options:
         file = submitted_file(command, arguments)
@@ -135,7 +135,7 @@ def _require_new(folder: Path, slurm: SlurmSection) -> None:
 
 def _resumed(command: Command, arguments: Arguments, slurm: SlurmSection) -> BatchJob:
     """Return the job that goes on with a run."""
-    earlier = RunDirectory.existing(arguments.options["resume"], command.name)
+    earlier = RunDirectory.existing(arguments.options["resume"], command.name, current=False)
     return _job(command, earlier.name, arguments.argv(arguments.overrides), earlier.path, slurm, 0, goes_on=True)
 
 
