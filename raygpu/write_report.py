@@ -31,15 +31,19 @@ def run(folders: Sequence[RunDirectory], out: Path | None = None) -> Path:
     runs = [RunData.load(folder) for folder in folders]
     try:
         if len(runs) == 1:
-            return write_report(runs[0], lambda line: print(f"raygpu: {line}", file=sys.stderr), out)
+            return write_report(runs[0], _warn, out)
         return write_comparison(runs, out or COMPARISON)
     except OSError as error:
         where = error.filename or out or (folders[0].report if len(runs) == 1 else COMPARISON)
         raise BadInput(f"{where}: cannot be written: {error.strerror}") from error
 
 
+def _warn(line: str) -> None:
+    print(f"raygpu: {line}", file=sys.stderr)
+
+
 def _main(arguments: Arguments) -> int:
-    folders = [RunDirectory.existing(where, None, "report") for where in run_folders(arguments, "report")]
+    folders = [RunDirectory.to_read(where, "report", _warn) for where in run_folders(arguments, "report")]
     out = arguments.options.get("out")
     print(run(folders, Path(out) if out is not None else None))
     return 0

@@ -12,6 +12,7 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.records.best_trial import drop_description
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.scratch import fetched
 from raygpu.storage import Storage, _file_system
@@ -169,6 +170,32 @@ def test_a_run_in_object_storage_goes_on_anywhere(
     assert not folder.shared.has("undelivered.jsonl"), "what was delivered is not delivered again"
     found.remove()
     assert not folder.shared.has("config.toml")
+
+
+def test_a_folder_here_gets_what_another_machine_has_left(
+    bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(bucket, tmp_path / "runs", "one")
+    folder.note_start()
+    for path in (folder.best_toml, folder.plots / "score.png", folder.best / "predictions.csv"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("before")
+    folder.write_summary({"best": None})
+    folder.publish()
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    other = RunDirectory.existing(str(folder))
+    assert (other.best / "predictions.csv").read_text() == "before"
+    other.note_start()
+    other.write_summary({"best": {"score": 1}})
+    other.best_toml.unlink()
+    drop_description(other)
+    (other.plots / "score.png").write_text("since")
+    other.objectives_csv.write_text("since")
+    other.publish()
+    assert RunDirectory.existing(folder.path).read_summary() == {"best": {"score": 1}}
+    assert not folder.best_toml.exists()
+    assert not folder.best.exists()
+    assert [path.read_text() for path in (folder.plots / "score.png", folder.objectives_csv)] == ["since"] * 2
 
 
 def test_another_run_of_that_name_stays_as_it_is(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from raygpu.config.written_values import Values
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
 
+LOCAL_WINS = "give one of the two; where the file has a storage, --storage local leaves it out"
+"""Advice for a run whose file has a storage and whose flags have a folder."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -87,6 +89,18 @@ class StoredConfig(ProblemConfig):
         except BadInput as error:
             raise ValueError(str(error).partition("; ")[2]) from error
         return value
+
+    def runs_folder(self) -> Path:
+        """Return the folder of this machine that gets the run's own: storage where that is a folder, else runs_dir.
+
+        Raises BadInput if both are given.
+        """
+        storage = Storage.at(self.storage).path if self.storage != LOCAL else None
+        if storage is None:
+            return Path(self.runs_dir).resolve()
+        if self.runs_dir != type(self).model_fields["runs_dir"].default:
+            raise BadInput(f"runs_dir: {self.storage} is where runs' folders go, by storage; {LOCAL_WINS}")
+        return storage
 
 
 class ScoredConfig(StoredConfig):

@@ -1,4 +1,4 @@
-"""`runs/<name>/`: its paths, and the files written there for a person and for the next command.
+"""`runs/<name>/`: the files written there for a person and for the next command.
 
 Files of workers, trials' checkpoints above all, lie in `shared`, which all nodes reach: the folder itself, or one of
 the same name in object storage, which then has a copy of everything else too.
@@ -11,24 +11,26 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, overload
+from typing import Any
+from uuid import uuid4
 
 import tomli_w
 
 from raygpu.config import ProblemConfig, StoredConfig, SweepConfig, load, read_toml
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, redacted
-from raygpu.records import run_lock, slurm_job
+from raygpu.records import run_lock, slurm_job, stored_run
 from raygpu.records.run_files import as_json, read_json
+from raygpu.records.run_paths import CHECKPOINTS, RunPaths
 from raygpu.records.whole_files import write_whole
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
-from raygpu.storage import LOCAL, Storage, is_job
+from raygpu.storage import LOCAL, Storage, StorageError, is_job
 
 KINDS = {
     "sweep": "sweep",
@@ -38,7 +40,6 @@ KINDS = {
     "pack": "measurement of packing",
 }
 """Words for a run of each command, in messages."""
-CHECKPOINTS = "checkpoints"
 TUNE_CHECKPOINT = "checkpoint_"
 """Beginning of the name of a checkpoint's folder in its Tune trial's; a number follows."""
 MEMBERS = "members"
@@ -58,72 +59,9 @@ _state_lock = Lock()
 """Lock held while a run's state is read and written anew: the writer to MLflow does so in a thread of its own."""
 
 
-class _Inside:
-    """A file or folder at a fixed place in the run's folder."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, run: None, owner: type[RunDirectory]) -> _Inside: ...
-
-    @overload
-    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path: ...
-
-    def __get__(self, run: RunDirectory | None, owner: type[RunDirectory]) -> Path | _Inside:
-        """Return its path; of the class, this descriptor."""
-        return self if run is None else run.path / self._name
-
-
 @dataclass(frozen=True, slots=True)
-class RunDirectory:
+class RunDirectory(RunPaths):
     """The folder of one run. `path` is absolute."""
-
-    path: Path
-    storage: Storage | None = None
-    """The run's folder in object storage; None where the folder itself is shared."""
-    config = _Inside("config.toml")
-    """File of the resolved configuration."""
-    run = _Inside("run.json")
-    """File of the run's state for a resume: the MLflow run's id, the source folder, the kind of the run."""
-    summary = _Inside("summary.json")
-    """File of the summary."""
-    error = _Inside("error.txt")
-    """File of the traceback of a training that failed."""
-    sets_csv = _Inside("sets.csv")
-    """The table of the sets of hyper-parameters, of a sweep with repeats."""
-    trials_csv = _Inside("trials.csv")
-    """File of the trials, one row each."""
-    population = _Inside("population.jsonl")
-    """File of the takeovers in a population."""
-    objectives_csv = _Inside("objectives.csv")
-    """File of each trial's metrics, of a sweep with several."""
-    timeline = _Inside("timeline.jsonl")
-    """File of the curves, the trials' stays on the GPUs and the GPUs' readings, for the report."""
-    profile = _Inside("profile.json")
-    """File of the profile that `raygpu pack` has measured."""
-    advice = _Inside("advice.json")
-    """File of the advice of `raygpu pack --advise`."""
-    points_csv = _Inside("points.csv")
-    """The table of the points that `raygpu pack` has measured."""
-    turns_csv = _Inside("turns.csv")
-    """The table of the turns that `raygpu place` has measured."""
-    report = _Inside("report.html")
-    """The report, one file for a browser."""
-    plots = _Inside("plots")
-    """Folder of the report's main plots as pictures."""
-    best_toml = _Inside("best.toml")
-    """File of the best trial, ready for a production training."""
-    best = _Inside("best")
-    """Folder of the best trial's architecture and sample predictions."""
-    trials = _Inside("trials")
-    """Folder with a folder for each trial: a script's output and files, a failed trial's traceback."""
-    checkpoints = _Inside(CHECKPOINTS)
-    """Folder of the kept checkpoints on this machine."""
-    extracted = _Inside("tune/extracted")
-    """Folder of single trials' checkpoints, extracted from those of their arrays at an interruption."""
-    journal = _Inside("undelivered.jsonl")
-    """File of the writes that are not delivered to MLflow yet."""
 
     def __str__(self) -> str:
         """Return the run's URI in object storage or its folder, by which it goes on from anywhere."""
@@ -219,13 +157,18 @@ class RunDirectory:
         return cls.create(Path(config.runs_dir), str(config.name), config.storage)
 
     @classmethod
-    def existing(cls, where: str | Path, kind: str | None = "sweep", flag: str = "--resume") -> RunDirectory:
+    def existing(
+        cls, where: str | Path, kind: str | None = "sweep", flag: str = "--resume", *, current: bool = True
+    ) -> RunDirectory:
         """Return the folder of an earlier run, here or in object storage.
 
-        kind: its command; None for any. flag: the flag that named it. Raises BadInput.
+        kind: its command; None for any. flag: the flag that named it. current: whether a folder here first gets what
+        another machine has left of the run in object storage. Raises BadInput, and StorageError.
         """
         remote = "://" in str(where)
         folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve()).with_storage()
+        if current and not remote:
+            stored_run.bring_up_to_date(folder)
         for needed in (folder.config, folder.run):
             if not needed.is_file():
                 whose = KINDS[kind] if kind is not None else "run"
@@ -242,10 +185,24 @@ class RunDirectory:
             raise BadInput(f"{flag}: {folder.config} has no name: restore it, or begin a new run")
         return folder
 
+    @classmethod
+    def to_read(cls, where: str | Path, flag: str, warn: Callable[[str], None]) -> RunDirectory:
+        """Return the folder of a run of any kind to read; one here as it is if its object storage does not answer, of
+        which `warn` is told. Raises BadInput, and StorageError for a run that is named by its URI."""
+        try:
+            return cls.existing(where, None, flag)
+        except StorageError as error:
+            if "://" in str(where):
+                raise
+            warn(f"{error}; what lies in {where} is read, and may be older")
+            return cls.existing(where, None, flag, current=False)
+
     def with_storage(self) -> RunDirectory:
-        """Return the folder with the storage that its configuration names."""
-        storage = read_toml(self.config).get("storage", LOCAL) if self.config.is_file() else LOCAL
-        return self if storage == LOCAL else RunDirectory(self.path, Storage.at(storage) / self.name)
+        """Return the folder with the storage that its configuration names, also where it was renamed since."""
+        config = read_toml(self.config) if self.config.is_file() else {}
+        if (storage := config.get("storage", LOCAL)) == LOCAL:
+            return self
+        return RunDirectory(self.path, Storage.at(storage) / config.get("name", self.name))
 
     @classmethod
     def _fetched(cls, storage: Storage) -> RunDirectory:
@@ -267,20 +224,8 @@ class RunDirectory:
             folder.trials.mkdir(parents=True)
         with run_lock.unless_held(folder.path) as free:
             if free:  # what a process that works on the run has here is newer
-                folder._download(storage)
+                stored_run.fetch(folder)
         return folder
-
-    def _download(self, storage: Storage) -> None:
-        """Download the files that a next command reads, but for those that a start which was killed here has longer."""
-        replaced = [self.config, self.run, self.summary, self.trials_csv, self.sets_csv, self.best_toml, self.error]
-        measured = [self.profile, self.advice, self.points_csv, self.turns_csv]
-        for file in (*replaced, *measured, *([] if self.journal.exists() else [self.journal])):
-            if storage.has(file.name):
-                file.write_bytes(storage.read(file.name))
-        for file in (self.timeline, self.population):  # lines are only added
-            content = file.read_bytes() if file.is_file() else b""
-            if storage.has(file.name) and not content.startswith(stored := storage.read(file.name)):
-                file.write_bytes(stored)
 
     def claim(self) -> None:
         """Keep other processes of this machine from working on the run, until `hand_over` or the end of this one.
@@ -288,6 +233,13 @@ class RunDirectory:
         Raises BadInput if another process does.
         """
         run_lock.claim(self.path)
+
+    def note_start(self) -> None:
+        """Note that from now on a start in this folder is the run's last one. Raises StorageError."""
+        if self.storage is not None:
+            start = uuid4().hex
+            self.write_run({stored_run.LAST_START: start})
+            write_whole(self.path / stored_run.HERE, start)
 
     def hand_over(self) -> None:
         """Copy the folder into object storage, if need be, and let other processes work on the run."""
@@ -298,12 +250,7 @@ class RunDirectory:
 
     def publish(self) -> None:
         """Copy the folder into object storage, if the run has its results there."""
-        if self.storage is None:
-            return
-        self.storage.upload(self.path)
-        for file in (self.journal, self.best_toml, self.error):
-            if not file.exists() and self.storage.has(file.name):
-                self.storage.discard(file.name)
+        stored_run.publish(self)
 
     def remove(self) -> None:
         """Delete the folder with its content, here and in object storage; the files of a Slurm job stay."""

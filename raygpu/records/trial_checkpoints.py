@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from raygpu.errors import BadInput
-from raygpu.records.run_directory import CHECKPOINTS, MEMBERS, PROGRESS, SCORE, TUNE_CHECKPOINT, RunDirectory
+from raygpu.records.run_directory import MEMBERS, PROGRESS, SCORE, TUNE_CHECKPOINT, RunDirectory
+from raygpu.records.run_paths import CHECKPOINTS
 from raygpu.records.whole_folder import WholeFolder
 from raygpu.storage import Storage, StorageError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -327,7 +328,7 @@ def _with_picture(lines: Sequence[str], picture: Path) -> str:
 
 def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun | PlaceRun | PackRun:
     """Read a run again. where: its folder, or its URI in object storage. Raises BadInput if it is no run's."""
-    directory = RunDirectory.existing(where, None, flag="open_run")
+    directory = RunDirectory.to_read(where, "open_run", partial(warnings.warn, stacklevel=3))
     if directory.kind == "pack":
         profile = RunData.load(directory).profile
         assert profile is not None

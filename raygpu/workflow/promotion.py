@@ -80,7 +80,7 @@ def store_to_be(origin: str, overrides: Mapping[str, str], file: Path | None) ->
         if "://" in origin:
             sweep = _stored_sweep(Storage.at(origin))
         else:
-            sweep = load(RunDirectory.existing(origin, flag="--from").config, {}, SweepConfig)
+            sweep = load(RunDirectory.existing(origin, flag="--from", current=False).config, {}, SweepConfig)
     except (BadInput, StorageError, FileNotFoundError):
         return named_store(overrides, file)
     return named_store(overrides, file, sweep.tracking)

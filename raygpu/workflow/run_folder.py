@@ -32,6 +32,7 @@ def ready_folder(
     folder = resume or RunDirectory.create_for(config)
     folder.claim()
     try:
+        folder.note_start()
         yield folder
         cluster.require(folder.shared)
         begun.set(folder)

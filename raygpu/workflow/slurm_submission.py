@@ -19,7 +19,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.tracking.stores import scheme, sqlite_path
 from raygpu.workflow.promotion import store_to_be
 from raygpu.workflow.slurm_course import RESUMED
-from raygpu.workflow.submission import job_name, require_job_flags, submitted_file
+from raygpu.workflow.submission import job_name, own_settings, require_job_flags, submitted_file
 
 FLAGS = Flags({}, {}, SubmitConfig)
 """The --slurm flags."""
@@ -82,32 +82,23 @@ def checked_job(
     if "resume" in arguments.options:
         return _resumed(command, arguments, slurm)
     file = submitted_file(command, arguments)
-    name, seed, runs_dir = arguments.overrides.get("name"), 0, Path(arguments.overrides.get("runs_dir", "runs"))
-    if file is not None and "from" not in arguments.options:
-        problem = config.load(file, arguments.overrides, command.schema)
-        name, seed, runs_dir = problem.name, problem.seed, Path(problem.runs_dir)
-    elif "seed" in arguments.overrides:
-        seed = _whole_seed(arguments.overrides["seed"])
-    name = job_name(name, file, command)
+    is_promotion = "from" in arguments.options
+    problem = own_settings(arguments, file) if is_promotion else config.load(file, arguments.overrides, command.schema)
+    assert isinstance(problem, config.StoredConfig)
+    name = job_name(problem.name, file, command)
     job_keys = ("name", "seed") if slurm.array is not None else ("name",)
     overrides = {key: value for key, value in arguments.overrides.items() if key not in job_keys}
-    folder = (runs_dir / name).resolve()
+    folder = problem.runs_folder() / name
     _require_new(folder, slurm)
     file_words = [str(file)] if arguments.file is not None else []
-    return _job(command, name, [*file_words, *arguments.argv(overrides)], folder, slurm, seed)
-
-
-def _whole_seed(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or float(text) >= 2**32:
-        raise BadInput(f"--seed: read {text!r}; a whole number from 0 to below 2**32 is wanted")
-    return int(text)
+    return _job(command, name, [*file_words, *arguments.argv(overrides)], folder, slurm, problem.seed)
 
 
 def store_of(command: Command, job: BatchJob) -> str:
     """Return the SQLite file that a job logs to; empty for another store, or none. Raises BadInput."""
     arguments = command.flags.parse(job.words)
     if "resume" in arguments.options:
-        earlier = RunDirectory.existing(arguments.options["resume"], command.name)
+        earlier = RunDirectory.existing(arguments.options["resume"], command.name, current=False)
         problem = config.load(earlier.config, arguments.overrides, command.schema)
     elif "from" in arguments.options:
         file = submitted_file(command, arguments)
@@ -144,7 +135,7 @@ def _require_new(folder: Path, slurm: SlurmSection) -> None:
 
 def _resumed(command: Command, arguments: Arguments, slurm: SlurmSection) -> BatchJob:
     """Return the job that goes on with a run."""
-    earlier = RunDirectory.existing(arguments.options["resume"], command.name)
+    earlier = RunDirectory.existing(arguments.options["resume"], command.name, current=False)
     return _job(command, earlier.name, arguments.argv(arguments.overrides), earlier.path, slurm, 0, goes_on=True)
 
 

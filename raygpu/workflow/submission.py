@@ -23,6 +23,8 @@ LOCAL_ALONE = {
     "write": "of a job, it would be a file of the head node; the run's folder has it as train.toml",
 }
 """Flags of commands that a job cannot have, and why."""
+OWN = ("name", "seed", "runs_dir", "storage")
+"""Fields of a training that say which run it is and where, with --from too."""
 IN_THE_JOB = ("pack", "place")
 """Commands that use GPUs in the job's own process; others have workers."""
 
@@ -56,9 +58,10 @@ def checked_submission(
     file = submitted_file(command, arguments)
     num_gpus = float(command.name in IN_THE_JOB)
     folder, name = Path.cwd(), arguments.overrides.get("name")
-    if "from" in arguments.options:  # what a file lacks comes from the sweep, whose storage is its own
-        values = config.read_toml(file) if file is not None else {}
-        _require_reachable(str(arguments.overrides.get("storage", values.get("storage", LOCAL))), command, say)
+    if "from" in arguments.options:
+        own = own_settings(arguments, file)
+        name = own.name
+        _require_reachable(own.storage, command, say)
     elif file is not None:
         problem = config.load(file, arguments.overrides | own_cluster, command.schema)
         folder, name = code_folder(problem.experiment, file).resolve(), problem.name
@@ -89,6 +92,16 @@ def submitted_file(command: Command, arguments: Arguments) -> Path | None:
     if arguments.file is not None:
         return Path(arguments.file)
     return None if {"resume", "from"} & arguments.options.keys() else command.default
+
+
+def own_settings(arguments: Arguments, file: Path | None) -> config.StoredConfig:
+    """Return name, seed, runs_dir and storage of a training of a sweep's trial, by its flags and its file; all other
+    fields, which the sweep may give, are left out. Raises BadInput."""
+    values = {**(config.read_toml(file) if file is not None else {}), **arguments.overrides}
+    own = {key: value for key, value in values.items() if key in OWN}
+    return config.validated(
+        {"experiment": "any:Any", **own}, config.StoredConfig, str(file or "command line"), arguments.overrides
+    )
 
 
 def _require_reachable(storage: str, command: Command, say: Callable[[str], None]) -> None:

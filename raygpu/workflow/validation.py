@@ -46,8 +46,6 @@ NOT_FROM_WORKERS = (
 """Advice for a job whose own process measures."""
 MEASURED_HERE = "a measurement keeps its results below runs_dir alone by --storage local, whatever its file says"
 """Advice for a measurement by the file of a sweep, whose storage this machine may not reach."""
-LOCAL_WINS = "give one of the two; where the file has a storage, --storage local leaves it out"
-"""Advice for a run whose file has a storage and whose flags have a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +322,7 @@ def _stored(config: ProblemConfig) -> dict[str, str]:
                 raise
             raise BadInput(f"{error}; {MEASURED_HERE}") from error
         return {"storage": storage.uri}
-    if config.runs_dir != type(config).model_fields["runs_dir"].default:
-        raise BadInput(f"runs_dir: {config.storage} is where runs' folders go, by storage; {LOCAL_WINS}")
-    return {"storage": LOCAL, "runs_dir": str(storage.path)}
+    return {"storage": LOCAL, "runs_dir": str(config.runs_folder())}
 
 
 def _command_faults(config: ProblemConfig) -> list[str]:

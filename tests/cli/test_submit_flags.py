@@ -57,7 +57,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["train", "there.toml", "--from", "s3://b/r", AT, NOWHERE], "storage: read 'there'; of a job, a folder"),
         (["train", "--from", "s3://b/r", "--storage", "ftp://x", AT, NOWHERE], "storage: read 'ftp://x'; allowed: lo"),
         (["sweep", "mine.toml", "--json", AT, NOWHERE], "--json: of a job, all output is one"),
-        (["train", "--from", "s3://b/r", "--name", "a/b", AT, NOWHERE], "--name: read 'a/b'; letters, digits and ._-"),
+        (["train", "--from", "s3://b/r", "--name", "a/b", AT, NOWHERE], "--name: read 'a/b'; letters, digits, '.', '"),
         (["sweep", "mine.toml", "-q", "-v", AT, NOWHERE], "-q, -v: one prints less, the other more; give one of them"),
         (["status", AT, NOWHERE], "status: read nothing; the name of one job is wanted: list shows them"),
         (["logs", "a", "b", AT, NOWHERE], "logs: read a b; the name of one job is wanted"),
@@ -169,3 +169,10 @@ def test_a_value_that_begins_with_a_dash_arrives() -> None:
 def test_how_much_is_printed_arrives(project: Path) -> None:
     assert "--quiet" in asked("sweep", "mine.toml", "-q", AT, NOWHERE).argv
     assert "--verbose" in asked("sweep", "mine.toml", "--verbose", AT, NOWHERE).argv
+
+
+def test_a_training_of_a_sweeps_trial_has_its_files_name(project: Path) -> None:
+    (project / "own.toml").write_text('name = "kept"\nworkers = 2\n')
+    words = ["train", "own.toml", "--from", "s3://bucket/runs/one", AT, NOWHERE]
+    assert asked(*words).name == "kept"
+    assert asked(*words, "--name", "other").name == "other"

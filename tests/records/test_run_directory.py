@@ -7,11 +7,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raygpu.errors import BadInput
+from raygpu.records import stored_run
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RESUMED_AT, RunDirectory
 from raygpu.search.trial_record import TrialRecord
@@ -27,7 +27,6 @@ run_lock.claim(Path(sys.argv[1]))
 print(flush=True)
 time.sleep(600)
 """
-ONE_LINE, TWO_LINES = b'{"event":"start","at":1.0}\n', b'{"event":"start","at":1.0}\n{"event":"host","at":2.0}\n'
 
 
 def test_an_error_that_names_a_file_in_another_encoding_is_written(tmp_path: Path) -> None:
@@ -54,7 +53,7 @@ def test_the_error_of_a_failed_training_stays_when_another_machine_hands_over(tm
         folder.path.mkdir()
     first.error.write_text("Traceback")
     first.publish()
-    second._download(storage)
+    stored_run.fetch(second)
     second.hand_over()
     assert storage.read("error.txt") == b"Traceback"
     second.error.unlink()  # it has ended well since
@@ -68,7 +67,7 @@ def test_another_machine_learns_that_a_run_goes_on_before_its_timeline_comes(tmp
     here, there = (RunDirectory(folder.path, storage) for folder in (first, second))
     here.publish()
     here.begin_again()
-    there._download(storage)
+    stored_run.fetch(there)
     assert there.read_summary() is None
     read = RunData.load(there)
     assert (read.ended, len(read.trials), RESUMED_AT in read.summary) == (True, 20, True)
@@ -90,48 +89,22 @@ def test_a_run_that_was_resumed_twice_goes_on_from_the_first_time(
     assert folder.summary.read_text() == "{"
 
 
-class Bucket:
-    """Object storage with one run."""
-
-    name, path = "digits-1", None
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = files
-
-    def require_answer(self) -> None: ...
-
-    def has(self, name: str) -> bool:
-        return name in self.files
-
-    def read(self, name: str) -> bytes:
-        return self.files[name]
-
-
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A run that this machine has begun, and its copy."""
-    run = tmp_path / "runs" / "digits-1"
-    run.mkdir(parents=True)
-    (run / "config.toml").touch()
-    (run / "run.json").write_text("here")
-    (run / "timeline.jsonl").write_bytes(TWO_LINES)
-    files = {"config.toml": b"", "run.json": b"there", "timeline.jsonl": ONE_LINE, "population.jsonl": b"{}\n"}
-    bucket = Bucket(files)
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """A run that this machine has begun, and its copy, which has more."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(RunDirectory, "with_storage", lambda folder: RunDirectory(folder.path, bucket))  # type: ignore[arg-type]
-    return bucket
+    storage = Storage(str(tmp_path / "bucket" / "digits-1"))
+    run = RunDirectory(tmp_path / "runs" / "digits-1", storage)
+    run.path.mkdir(parents=True)
+    run.config.write_text(f'name = "digits-1"\nstorage = "{storage.parent}"\n')
+    run.run.write_text("here")
+    storage.upload(run.path)
+    storage.write("run.json", b"there")
+    storage.write("population.jsonl", b"{}\n")
+    return storage
 
 
-def test_what_is_longer_here_stays(bucket: Any) -> None:
-    folder = RunDirectory._fetched(bucket)
-    assert folder.run.read_text() == "there"
-    assert folder.timeline.read_bytes() == TWO_LINES
-    assert folder.population.read_text() == "{}\n"
-    bucket.files["timeline.jsonl"] = TWO_LINES + ONE_LINE  # another machine has gone on with it
-    assert RunDirectory._fetched(bucket).timeline.read_bytes() == TWO_LINES + ONE_LINE
-
-
-def test_files_of_a_command_that_works_on_the_run_are_left_alone(bucket: Any) -> None:
+def test_files_of_a_command_that_works_on_the_run_are_left_alone(bucket: Storage) -> None:
     run = Path("runs/digits-1").resolve()
     with subprocess.Popen([sys.executable, "-c", HOLD, str(run)], stdout=subprocess.PIPE, text=True) as other:
         try:

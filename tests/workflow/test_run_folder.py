@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from raygpu.config import SweepConfig
 from raygpu.errors import TrackingError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage, StorageError
-from raygpu.workflow.run_folder import published
+from raygpu.workflow.run_folder import published, ready_folder
 
 
 @pytest.fixture
@@ -50,3 +54,18 @@ def test_a_fault_of_mlflow_is_told_beside_that_of_the_storage(folder: RunDirecto
     with pytest.raises(TrackingError, match="no server"), published(folder, lines.append):
         raise TrackingError("no server")
     assert len(lines) == 1
+
+
+def test_each_start_notes_that_the_run_is_in_its_folder(tmp_path: Path) -> None:
+    places = {"runs_dir": str(tmp_path / "runs"), "storage": str(tmp_path / "bucket")}
+    config = SweepConfig.model_validate({"experiment": "a:B", "name": "one", "trials": 1, "space": {"x": 1}} | places)
+    cluster, ids = cast(Any, SimpleNamespace(require=lambda storage: None)), set[str]()
+    resume: RunDirectory | None = None
+    for _ in range(2):
+        with ready_folder(config, resume, cluster, pytest.fail) as resume:
+            resume.write_config(config, tmp_path)
+        noted = (resume.path / ".start").read_text()
+        assert json.loads(resume.shared.read("run.json"))["last_start"] == noted
+        ids.add(noted)
+        resume.hand_over()
+    assert len(ids) == 2

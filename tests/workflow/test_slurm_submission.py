@@ -60,6 +60,55 @@ def test_a_run_without_a_name_is_named_by_its_file() -> None:
     assert checked_job(sweep.COMMAND, ["mine.toml"], [], {}).name.startswith("mine-2")
 
 
+@pytest.mark.parametrize("flags", [["--storage", "shared"], ["--runs-dir", "shared"]])
+def test_the_folder_of_a_job_is_that_of_its_run(flags: list[str]) -> None:
+    job = checked_job(sweep.COMMAND, ["mine.toml", "--name", "a", *flags], [], {})
+    assert job.folder == Path.cwd() / "shared" / "a"
+    (Path.cwd() / "shared" / "a").mkdir(parents=True)
+    with pytest.raises(BadInput, match="shared/a exists already"):
+        checked_job(sweep.COMMAND, ["mine.toml", "--name", "a", *flags], [], {})
+
+
+def test_a_run_in_object_storage_has_the_folder_of_its_job_below_runs_dir() -> None:
+    words = ["mine.toml", "--name", "a", "--storage", "s3://bucket/runs", "--runs-dir", "here"]
+    assert checked_job(sweep.COMMAND, words, [], {}).folder == Path.cwd() / "here" / "a"
+
+
+def test_two_places_for_the_runs_folder_are_refused_before_the_job() -> None:
+    words = ["mine.toml", "--storage", "shared", "--runs-dir", "here"]
+    with pytest.raises(BadInput, match="give one of the two"):
+        checked_job(sweep.COMMAND, words, [], {})
+
+
+@pytest.mark.parametrize(
+    ("written", "flags", "below", "name", "seed"),
+    [
+        ('runs_dir = "own"', ["--name", "a"], "own", "a", 0),
+        ('runs_dir = "own"', ["--name", "a", "--runs-dir", "flag"], "flag", "a", 0),
+        ('storage = "own"', ["--name", "a"], "own", "a", 0),
+        ('name = "b"', [], "runs", "b", 0),
+        ('name = "b"', ["--name", "a"], "runs", "a", 0),
+        ("seed = 7", ["--name", "a"], "runs", "a", 7),
+        ("seed = 7", ["--name", "a", "--seed", "8"], "runs", "a", 8),
+        ("epochs = 3", ["--name", "a"], "runs", "a", 0),
+    ],
+)
+def test_a_training_of_a_sweeps_trial_has_its_files_folder_name_and_seed(
+    written: str, flags: list[str], below: str, name: str, seed: int
+) -> None:
+    Path("own.toml").write_text(f'{written}\n[slurm]\ntime = "1:00:00"\n')
+    job = checked_job(train.COMMAND, ["own.toml", "--from", "runs/night", *flags], ["--slurm.array", "0-3"], {})
+    assert (job.folder, job.name, job.seed) == (Path.cwd() / below / name, name, seed)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("x", "--seed: read 'x'"), ("-1", "--seed: read '-1'"), ("", "--seed: read")]
+)
+def test_a_seed_of_a_promoted_training_is_checked_before_the_job(text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        checked_job(train.COMMAND, ["--from", "runs/night", f"--seed={text}"], ["--slurm.array", "0-3"], {})
+
+
 @pytest.mark.parametrize(
     ("words", "slurm_words", "options", "said"),
     [

@@ -13,6 +13,7 @@ from torch import nn
 
 from raygpu import Splits, TorchExperiment
 from raygpu.config import SweepConfig
+from raygpu.records import stored_run
 from raygpu.records.run_directory import SCORE, RunDirectory
 from raygpu.records.run_files import as_json
 from raygpu.records.trial_records import Records
@@ -111,7 +112,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     written(first, recorded(1, t0000="finished"), kept(tmp_path, "t0000", "the first start"))
     first.publish()
     assert described(storage) == {"architecture.txt": "of t0000 from the first start\n"}
-    here._download(storage)
+    stored_run.fetch(here)
     return here
 
 

@@ -15,7 +15,9 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,8 @@ def _become(connection: Connection) -> int:
     ray_environment.prepare(local=True)
     os.chdir(command["folder"])
     os.umask(command["umask"])
+    tempfile.tempdir = None  # which was taken from the service's variables
+    time.tzset()
     sys.argv, sys.path[:] = command["argv"], command["path"]
     importlib.import_module("raygpu.records.clock").begin_call(command["age_s"])
     ended = threading.Event()

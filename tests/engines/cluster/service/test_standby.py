@@ -16,12 +16,15 @@ from raygpu.engines.cluster.service.pool import PRELOADED
 from raygpu.engines.cluster.service.standby import IMPORTED
 
 WAITS = """
-import os, sys
+import os, sys, tempfile, time
 from types import SimpleNamespace
 from raygpu.engines.cluster.service import standby
 
+tempfile.gettempdir()
+
 def run(words):
     print(os.getpid(), *words, os.getcwd(), oct(os.umask(0)), os.environ.get("SEEN"), os.environ.get("OF_THE_START"))
+    print(tempfile.gettempdir(), time.tzname[0])
     print("a fault", file=sys.stderr)
     return 3
 
@@ -65,10 +68,13 @@ def test_a_waiting_process_has_the_commands_words_folder_environment_streams_and
     standby: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEEN", "here")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TZ", "HERE-3")
     words = [sys.executable, "-c", TERMINAL, str(tmp_path / "socket")]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (3, "a fault\n")
-    assert done.stdout.split() == [str(standby.pid), "two", "words", str(tmp_path), "0o27", "here", "None"]
+    words = [str(standby.pid), "two", "words", str(tmp_path), "0o27", "here", "None", str(tmp_path), "HERE"]
+    assert done.stdout.split() == words
     said, _ = standby.communicate(timeout=120)
     assert (standby.returncode, said) == (3, b"")
 
