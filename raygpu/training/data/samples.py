@@ -56,6 +56,8 @@ class LazyUnpickled:
 
     def __init__(self, value: Any, pickled: bytes = b"") -> None:
         self._value, self._pickled = value, pickled
+        self.used_by: int | None = None
+        """Process that has called the value's code last: files that it opened are shared by those that it forks."""
 
     @property
     def value(self) -> Any:
@@ -105,6 +107,11 @@ class Samples:
     def needs_training_process(self) -> bool:
         """Whether the data set can be read by the training's own process alone."""
         return getattr(self.dataset, "needs_training_process", False)
+
+    @property
+    def is_read_here(self) -> bool:
+        """Whether this process has read samples of the data set, which may have opened its files."""
+        return self._dataset.used_by == os.getpid()
 
     @property
     def reading(self) -> ReadOptions:
@@ -184,6 +191,7 @@ class Samples:
         return items
 
     def _read(self, row: int) -> Any:
+        self._dataset.used_by = os.getpid()
         try:
             return self.dataset[row]
         except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
