@@ -7,11 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from raygpu.config.generators import random_state_kept
+import numpy as np
+
+from raygpu.config.generators import random_state_kept, state
 from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.sample_cache import SampleCache
-from raygpu.training.data.samples import ReadOptions, Samples, described, forms_of
+from raygpu.training.data.samples import LOOKS, ReadOptions, Samples, described, forms_of
 from raygpu.training.data.stream import Stream
 
 QUICK_S = 2e-4
@@ -28,6 +30,10 @@ DIFFER = "reading one again gives another one"
 UNSEEDED = (
     "data: {part} samples differ when they are read again: they draw random numbers from other generators than those of"
     " random, numpy.random and torch, which are seeded for each sample; no two trainings see the same data"
+)
+COLLATING_DRAWS = (
+    "data: collate_fn draws random numbers, and makes the validation and test samples too: what it draws for a batch of"
+    " these is the same in each evaluation"
 )
 
 
@@ -48,6 +54,8 @@ def inspect_dataset(
         samples.notes = _unseeded(samples)
     else:
         samples.notes = tuple(_decide_on_cache(samples, rows, read_s, planned_bytes))
+    if reading.collate_fn is not None and _collating_draws(samples, rows):
+        samples.notes += (COLLATING_DRAWS,)
     try:
         num_bytes = samples.num_bytes
     except Exception as error:  # the user's object: whatever pickling raises
@@ -125,13 +133,33 @@ def read_again(samples: Samples) -> tuple[bool, list[Batch]]:
     end, first_reads = time.perf_counter() + LOOK_S, list[Batch]()
     with random_state_kept():
         for row in range(min(REPEATED, samples.count)):
-            first_reads.append(samples.fields(row, 1))
+            first_reads.append(_read_one(samples, row))
             for _ in range(TIMES - 1):
                 if time.perf_counter() > end:
                     return False, first_reads
-                if not equal(first_reads[-1], samples.fields(row, 1)):
+                if not equal(first_reads[-1], _read_one(samples, row)):
                     return True, first_reads
     return False, first_reads
+
+
+def _read_one(samples: Samples, row: int) -> Batch:
+    """Return one sample's fields; of samples that are made together a small batch, as some functions want two."""
+    if samples.reading.collate_fn is None:
+        return samples.fields(row, 1)
+    return samples.batch(np.arange(row, min(row + 2, samples.count)), 1)
+
+
+def _collating_draws(samples: Samples, rows: Sequence[int]) -> bool:
+    """Return whether `collate_fn` draws random numbers, which are seeded, for a batch of these samples."""
+    assert samples.reading.collate_fn is not None
+    with random_state_kept():
+        for _ in range(LOOKS):
+            items = [samples.item(row, 1) for row in rows]
+            before = state()
+            samples.reading.collate_fn(items)
+            if state() == before:
+                return False
+    return True
 
 
 def _decide_on_cache(samples: Samples, rows: Sequence[int], read_s: float, planned_bytes: int) -> list[str]:
