@@ -244,7 +244,7 @@ class SweepUnderWay:
             return
         trained = trained_models(self.records, best)
         models = kept_models(self.folder, self.records, trained, self.checkpoints)
-        score = partial(score_winner, context, self.decision.plan, tested)
+        score = partial(score_winner, context, self.decision.plan, tested, say=self.console.warn)
         test_score = scored_once(self.folder, tested, models, score, self.console.warn, trained, self.config.folds)
         self.summary[TEST] = test_score.as_dict() if test_score is not None else self.summary.get(TEST)
         self.stages.end(TEST)

@@ -41,6 +41,8 @@ OUTSIDE = (
 class UnplacedSolo(TorchSolo):
     """A training whose model is still on the CPU: the device may not have room for all of it."""
 
+    evaluates_alone = False
+
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model
 

@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, evaluation_bounds, num_batches
+from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, rows
+from raygpu.training.torch.evaluation_batch import EvaluationBatch
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
 from raygpu.training.torch.host_copy import host_copy
@@ -60,6 +61,9 @@ class TorchSolo(Training):
     optimizer_settings: by default those of the trial's hyper-parameters.
     """
 
+    evaluates_alone = True
+    """Whether an evaluation may begin anew, with smaller batches: no other process takes part in it."""
+
     def __init__(
         self,
         experiment: Experiment,
@@ -90,6 +94,7 @@ class TorchSolo(Training):
         """Optimizer steps of the whole training; another number may be set before the optimizer is used."""
         self.epoch = 0
         self.notes: list[str] = []
+        self._evaluation_batch = EvaluationBatch(self.notes)
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
@@ -277,9 +282,12 @@ class TorchSolo(Training):
         return self.optimizer.evaluating() if self.evaluates_others else nullcontext()
 
     def _evaluated(self, most: int | None) -> dict[str, float]:
-        sums: dict[str, Accumulator] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
-        parts = [slice(*bounds) for bounds in evaluation_bounds(count)]
+        return self._evaluation_batch.evaluated(count, self._means, fixed=not self.evaluates_alone)
+
+    def _means(self, parts: Sequence[slice]) -> dict[str, float]:
+        """Return means over these parts of the validation data."""
+        sums: dict[str, Accumulator] = {}
         for part, (inputs, targets) in zip(parts, self.data.validation_batches(parts), strict=True):
             with self.autocast():
                 outputs = forward(self.model, inputs)
