@@ -44,7 +44,7 @@ from raygpu.training.torch.reduction import (
     clip_gradients,
     turn_metrics,
 )
-from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.seeding import OF_OPTIMIZER, own_draws, seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient
 from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
@@ -103,7 +103,8 @@ class TorchSolo(Training):
     def optimizer(self) -> AnyOptimizer:
         """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
         _ = self.average  # made first: it covers the parameters that require a gradient now
-        return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
+        with own_draws(self.seed, OF_OPTIMIZER):  # at whatever moment it is made
+            return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
     @cached_property
     def average(self) -> ParameterAverage | None:
