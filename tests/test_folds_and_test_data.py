@@ -71,7 +71,7 @@ def test_the_winners_models_are_scored_once_on_data_that_no_trial_saw(
     assert run.data.metrics["test/accuracy"] == pytest.approx(found["metrics"]["test/accuracy"])
     assert "test accuracy" in (result.folder / "report.html").read_text()
 
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise AssertionError("the test data is looked at twice")
 
     monkeypatch.setattr("raygpu.engines.tune.engine.scores_on_test", fails)

@@ -114,7 +114,7 @@ def measure(network: str, way: str, folder: str, epochs: int) -> dict[str, Any]:
     kept = None
     if way != "not kept":
         source = Source("torch", f"{kind.__module__}:{kind.__name__}", os.getcwd())
-        kept = ArrayCache(ArrayStore.at(folder), array, splits, source, os.environ)
+        kept = ArrayCache(ArrayStore.at(folder), array, source, os.environ)
     lines = settle(array, kept=kept)
     ready = since()
     while array.run_epoch() is not None:

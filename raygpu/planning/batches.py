@@ -72,9 +72,9 @@ EVALUATION_BATCH = 1024
 once."""
 
 
-def evaluation_bounds(num_samples: int) -> list[tuple[int, int]]:
-    """Return the start and end of each batch of an evaluation."""
-    return list(batch_bounds(num_samples, EVALUATION_BATCH))
+def evaluation_bounds(num_samples: int, batch_size: int | None = None) -> list[tuple[int, int]]:
+    """Return the start and end of each batch of an evaluation. batch_size: by default EVALUATION_BATCH."""
+    return list(batch_bounds(num_samples, batch_size or EVALUATION_BATCH))
 
 
 def num_batches(num_samples: int, batch_size: int) -> int:

@@ -70,7 +70,7 @@ class ArrayOfOne:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Lines for the user on a training that went on from a checkpoint."""
+        """Lines for the user: see `Training`."""
         return self.solo.notes
 
     def close(self) -> None:

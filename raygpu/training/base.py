@@ -91,7 +91,7 @@ class Training(Protocol):
     epoch: int
     """Last epoch that has ended, or that was loaded; 0 at the beginning."""
     notes: Sequence[str] = ()
-    """Lines for the user on a training that went on from a checkpoint."""
+    """Lines for the user on a training that went on from a checkpoint, and on its evaluations."""
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate one epoch, or wait for the next report; return None once the training has ended."""

@@ -245,7 +245,7 @@ class SweepUnderWay:
         if self.interrupted or best is None or tested is None:
             return
         models, trained = winners_models(self.folder, self.records, best, self.checkpoints)
-        score = partial(score_winner, context, self.decision.plan, tested)
+        score = partial(score_winner, context, self.decision.plan, tested, say=self.console.warn)
         test_score = scored_once(self.folder, tested, models, score, self.console.warn, trained, self.config.folds)
         self.summary[TEST] = test_score.as_dict() if test_score is not None else self.summary.get(TEST)
         self.stages.end(TEST)

@@ -42,7 +42,7 @@ from raygpu.workflow.winner_score import scored_once
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.train.production import Notice, ProductionSetup, TrainingOutcome
+    from raygpu.engines.train.production import ProductionSetup, TrainingOutcome
     from raygpu.engines.train.worker_reports import Joined, WorkerReport
     from raygpu.tracking.runs import RunTree
 
@@ -185,7 +185,8 @@ class TrainingRun:
             cpus=placing.cpus,
             gpus=placing.gpus,
         )
-        models, score = {trial.trial_id: (trial, ended.best.uri)}, partial(scores_on_test, work, tested)
+        models = {trial.trial_id: (trial, ended.best.uri)}
+        score = partial(scores_on_test, work, tested, say=self.console.warn)
         self.on_test = scored_once(self.folder, tested, models, score, self.console.warn, trained)
 
     def _abandon(self, error: BaseException) -> None:
@@ -259,9 +260,8 @@ class TrainingRun:
             folds=config.source.get("folds"),
         )
 
-    def _take(self, report: WorkerReport | Notice) -> None:
-        from raygpu.engines.train.production import Notice
-        from raygpu.engines.train.worker_reports import Joined, Saved
+    def _take(self, report: WorkerReport) -> None:
+        from raygpu.engines.train.worker_reports import Joined, Notice, Saved
 
         history = self.history
         match report:

@@ -61,7 +61,7 @@ def test_a_torch_model_alone_and_a_member_of_an_array(tmp_path: Path) -> None:
             logits = trained_model(Mlp(), Trial(name, 0, HP), tmp_path / name)(
                 torch.as_tensor(splits.test_inputs)
             ).numpy()
-        assert model_scores(source, code, tested, trial, tmp_path / name, SETTINGS) == expected(logits, splits)
+        assert model_scores(source, code, tested, trial, tmp_path / name, SETTINGS, print) == expected(logits, splits)
 
 
 def test_a_keras_model_of_a_fold(tmp_path: Path) -> None:
@@ -76,5 +76,5 @@ def test_a_keras_model_of_a_fold(tmp_path: Path) -> None:
     tested = splits.for_test()
     assert tested is not None
     _, outputs = predict(KerasMlp(), Trial("t0000", 0, HP), tmp_path, np.asarray(splits.test_inputs))
-    found = model_scores(source, code, tested, trial, tmp_path, SETTINGS)
+    found = model_scores(source, code, tested, trial, tmp_path, SETTINGS, print)
     assert found == expected(np.asarray(outputs), splits)

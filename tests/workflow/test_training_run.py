@@ -176,7 +176,7 @@ class WithTestData:
         run.cluster = SimpleNamespace(travelled=lambda source: source)
         monkeypatch.setattr(
             "raygpu.engines.cluster.scoring_worker.scores_on_test",
-            lambda work, tested, models: {name: {"loss": float(self.epoch)} for name in models},
+            lambda work, tested, models, say: {name: {"loss": float(self.epoch)} for name in models},
         )
 
     def end(self, epoch: int, *, interrupted: bool = False) -> Any:

@@ -48,12 +48,12 @@ class ScoringFailed(RaygpuError):
 
 
 def scores_on_test(
-    work: ScoringWork, tested: Splits, models: Mapping[str, tuple[Trial, str]]
+    work: ScoringWork, tested: Splits, models: Mapping[str, tuple[Trial, str]], *, say: Callable[[str], None]
 ) -> dict[str, dict[str, float]]:
     """Return the metrics of each model on the test data, by trial id; waits for a share of a GPU.
 
-    tested: the test data in place of the validation data. models: trial and URI of its checkpoint, by trial id. Raises
-    ScoringFailed.
+    tested: the test data in place of the validation data. models: trial and URI of its checkpoint, by trial id. say:
+    called with lines on the evaluations. Raises ScoringFailed.
     """
     # The process ends with its task, and frees the GPU's memory.
     task = ray.remote(max_calls=1)(_scored).options(
@@ -64,21 +64,25 @@ def scores_on_test(
         **({} if work.needed.labels is None else {"label_selector": dict(work.needed.labels)}),
     )
     try:
-        scores, fault, out_of_memory = ray.get(task.remote(work, tested, dict(models)))
+        scores, lines, fault, out_of_memory = ray.get(task.remote(work, tested, dict(models)))
     except ray.exceptions.RayError as error:
         raise ScoringFailed(str(error).strip().rpartition("\n")[2], out_of_memory=False) from error
     if fault is not None:
         raise ScoringFailed(fault.strip().rpartition("\n")[2], out_of_memory=out_of_memory)
+    for line in lines:
+        say(f"test data: {line}")
     metrics: dict[str, dict[str, float]] = scores
     return metrics
 
 
 def _scored(
     work: ScoringWork, tested: Splits, models: Mapping[str, tuple[Trial, str]]
-) -> tuple[dict[str, dict[str, float]], str | None, bool]:
-    """Score models in this worker; return metrics by trial id, and the traceback of a fault with its kind."""
+) -> tuple[dict[str, dict[str, float]], list[str], str | None, bool]:
+    """Score models in this worker; return metrics by trial id, lines on their evaluations, and the traceback of a fault
+    with its kind."""
     os.environ.update(thread_environment(work.threads))
     scores: dict[str, dict[str, float]] = {}
+    lines: list[str] = []
     try:
         os.chdir(work.source.folder)
         code = work.source.resolve()
@@ -87,7 +91,7 @@ def _scored(
         settings = Settings(1, work.threads, work.precision, Path(tempfile.gettempdir()))
         for name, (trial, uri) in models.items():
             with fetched(Storage(uri)) as checkpoint:
-                scores[name] = model_scores(work.source, code, tested, trial, checkpoint, settings)
+                scores[name] = model_scores(work.source, code, tested, trial, checkpoint, settings, lines.append)
     except Exception as error:  # noqa: BLE001 - the user's code: whatever it raises is the message
-        return {}, traceback.format_exc(), is_out_of_memory(error)
-    return scores, None, False
+        return {}, [], traceback.format_exc(), is_out_of_memory(error)
+    return scores, list(dict.fromkeys(lines)), None, False

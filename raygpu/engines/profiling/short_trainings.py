@@ -12,9 +12,9 @@ from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.turns_worker import train_by_turns
 from raygpu.engines.profiling.workload import Workload
-from raygpu.engines.train.production import STOPPING, Notice, ProductionRun, ProductionSetup
+from raygpu.engines.train.production import STOPPING, ProductionRun, ProductionSetup
 from raygpu.engines.train.rank_group import WorkerTask
-from raygpu.engines.train.worker_reports import Joined, TurnMailbox, WorkerReport
+from raygpu.engines.train.worker_reports import Joined, Notice, TurnMailbox, WorkerReport
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, subset
 from raygpu.planning.worker_devices import WorkerDevices
@@ -39,7 +39,7 @@ class _Job:
 
     global_batch: int
     running: ProductionRun
-    reports: Generator[list[WorkerReport | Notice]]
+    reports: Generator[list[WorkerReport]]
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from raygpu.engines.train.best_checkpoint import BestCheckpoint
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.train_private_api import with_own_controller
 from raygpu.engines.train.worker import train
-from raygpu.engines.train.worker_reports import Failed, Mailbox, Saved, WorkerReport, last_words
+from raygpu.engines.train.worker_reports import Failed, Mailbox, Notice, Saved, WorkerReport, last_words
 from raygpu.errors import RaygpuError, error_line
 from raygpu.experiment import Splits
 from raygpu.planning.worker_devices import WorkerDevices
@@ -41,13 +41,6 @@ MOST_STOPS = 10
 """Largest number of times that a full disk may stop a training between two checkpoints."""
 A_DAY_S = 86_400
 """Seconds that a rank waits for another one, as during its evaluation; the death of that rank ends the wait at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """A line for the user, among the workers' reports."""
-
-    line: str
 
 
 STOPPING = Notice("stopping after a checkpoint; Ctrl-C again stops without one")
@@ -137,7 +130,7 @@ class ProductionRun:
             self._stopping = True
             self.mailbox.stop.remote()
 
-    def __iter__(self) -> Generator[list[WorkerReport | Notice]]:
+    def __iter__(self) -> Generator[list[WorkerReport]]:
         """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
 
         The list is empty without new reports. Raises TrainingFailed if the training fails for good, KeyboardInterrupt
@@ -152,7 +145,7 @@ class ProductionRun:
                 if self.ended is None:
                     yield from self._wait_for_space(interrupts)
 
-    def _attempt(self, interrupts: Interrupts) -> Iterator[list[WorkerReport | Notice]]:
+    def _attempt(self, interrupts: Interrupts) -> Iterator[list[WorkerReport]]:
         """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
         trainer = _trainer(setup, self.mailbox)
@@ -196,11 +189,11 @@ class ProductionRun:
         """Return whether a full disk has stopped the training: Ray may tell of the workers that ended with its own."""
         return disk.is_full(error) or disk.full(ray_files.disks(self._path)) is not None
 
-    def _reports(self, failed: list[Failed]) -> list[WorkerReport | Notice]:
+    def _reports(self, failed: list[Failed]) -> list[WorkerReport]:
         """Take the workers' reports, and add those of failures to `failed`. Raises ProcessLost without the mailbox,
         KeyboardInterrupt if Ray itself ends."""
         try:
-            reports: list[WorkerReport | Notice] = ray.get(self.mailbox.take.remote())
+            reports: list[WorkerReport] = ray.get(self.mailbox.take.remote())
         except RayActorError as error:
             self._setup.cluster.require_head(settle=True)  # a signal to all processes reaches this one last, or not yet
             raise ProcessLost("the process that takes the workers' reports was lost", str(error)) from error
@@ -209,14 +202,14 @@ class ProductionRun:
             self._stops_by_space = 0
         return reports
 
-    def _space(self) -> list[WorkerReport | Notice]:
+    def _space(self) -> list[WorkerReport]:
         """Return a notice if a disk of this machine has become full, or has space again."""
         before, self._lacking = self._lacking, disk.full(ray_files.disks(self._path))
         if self._lacking == before:
             return []
         return [Notice(disk.NO_SPACE.format(self._lacking) if self._lacking is not None else disk.SPACE_AGAIN)]
 
-    def _wait_for_space(self, interrupts: Interrupts) -> Iterator[list[WorkerReport | Notice]]:
+    def _wait_for_space(self, interrupts: Interrupts) -> Iterator[list[WorkerReport]]:
         """Wait until the training, which a full disk has stopped, can go on. Raises KeyboardInterrupt after Ctrl-C."""
         self._stops_by_space += 1
         yield self._space()

@@ -21,7 +21,7 @@ from raygpu.engines.train.best_checkpoint import BestCheckpoint, forgotten_line,
 from raygpu.engines.train.checkpoint_writer import CheckpointWriter
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.train_private_api import upload_in_daemon_threads
-from raygpu.engines.train.worker_reports import Saved
+from raygpu.engines.train.worker_reports import Notice, Saved
 from raygpu.experiment import Splits
 from raygpu.records import activity
 from raygpu.records.activity import Activity
@@ -108,13 +108,16 @@ def _begun(group: RankGroup, task: WorkerTask, splits: Splits | None, requests: 
 def _train_to_the_end(group: RankGroup, manager: _CheckpointManager, requests: _Requests) -> None:
     """Train until the end, a stop or divergence, with a checkpoint whenever one is due."""
     last: Progress | None = None
-    noted_s = 0.0
+    noted_s, num_noted = 0.0, len(manager.training.notes)
     while (progress := manager.training.advance()) is not None:
         last = progress
         manager.note(progress)
         noted_s = _note_activity(manager.task, progress, group.ranks.rank, noted_s)
         if group.ranks.rank == 0:
             group.report(progress)
+            for line in manager.training.notes[num_noted:]:
+                group.report(Notice(line))
+            num_noted = len(manager.training.notes)
         if manager.due(progress):
             manager.save(progress)
             requests.saved()

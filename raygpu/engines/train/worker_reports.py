@@ -50,8 +50,15 @@ class Failed:
     out_of_memory: bool
 
 
-WorkerReport = Joined | Progress | Saved | Failed
-"""Report of a worker to the driver."""
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A line for the user, of a worker or of what happens to them."""
+
+    line: str
+
+
+WorkerReport = Joined | Progress | Saved | Failed | Notice
+"""Report of a worker to the driver, or on it."""
 
 
 class Mailbox:

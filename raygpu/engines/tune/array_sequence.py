@@ -40,16 +40,18 @@ class ArraySequence(ABC):
         """Seconds by activity, since the caller took the last ones."""
         self.evolution: Evolution | None = None
         """The trials in their sweep's population; None without one."""
+        self._num_noted = 0
+        """Number of the present array's notes that are among the warnings."""
 
     def begin(self, trials: list[Trial], checkpoint: Path | None = None) -> None:
         """Make an array of the trials, or of as many as fit in memory; go on from an array's checkpoint."""
-        self.array = self._make(trials)
+        self.array, self._num_noted = self._make(trials), 0
         if self.evolution is not None:  # first: the settings at hand decide on the optimizer's buffers that are read
             self.evolution.restore(checkpoint, cast(ChangingArray, self.array))
         if checkpoint is not None:
             with reading():
                 self.array.load(checkpoint)
-            self.warnings += getattr(self.array, "notes", ())
+            self._take_notes()
 
     @abstractmethod
     def _make(self, trials: list[Trial]) -> ModelArray:
@@ -126,9 +128,16 @@ class ArraySequence(ABC):
 
     def take_told(self) -> dict[str, Any]:
         """Return the lines, the warnings and the seconds by activity since the last call."""
+        self._take_notes()
         update = {"lines": self.lines, "warnings": self.warnings, "seconds": self.seconds}
         self.lines, self.warnings, self.seconds = [], [], {}
         return update
+
+    def _take_notes(self) -> None:
+        """Add the notes of the array under way that are new to the warnings."""
+        notes = getattr(self.array, "notes", ())
+        self.warnings += notes[self._num_noted :]
+        self._num_noted = len(notes)
 
     def spend(self, **seconds: float) -> None:
         """Add seconds to activities."""
@@ -159,6 +168,7 @@ class ArraySequence(ABC):
 
     def close(self) -> None:
         """Free the array's memory; the trials that wait stay."""
+        self._take_notes()
         array, self.array = self.array, None
         if array is not None:
             array.close()

@@ -3,7 +3,7 @@ the winner's models on the test data, while Ray is still there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -181,21 +181,26 @@ def _resources(part: DevicePlan, needed: PlacementRequest) -> tune.PlacementGrou
 
 
 def score_winner(
-    context: SweepContext, plan: Plan | ArrayPlan, tested: Splits, models: Mapping[str, tuple[Trial, str]]
+    context: SweepContext,
+    plan: Plan | ArrayPlan,
+    tested: Splits,
+    models: Mapping[str, tuple[Trial, str]],
+    *,
+    say: Callable[[str], None],
 ) -> dict[str, dict[str, float]]:
     """Return the metrics of models on the test data, by trial id; in one worker with the share that the plan gives a
     trial, or with a whole GPU if that is too small.
 
-    tested: the test data in place of the validation data. models: trial and URI of its checkpoint, by trial id. Raises
-    ScoringFailed.
+    tested: the test data in place of the validation data. models: trial and URI of its checkpoint, by trial id. say:
+    called with lines on the evaluations. Raises ScoringFailed.
     """
     alone = plan.alone if isinstance(plan, ArrayPlan) else plan
     try:
-        return scores_on_test(_scoring_work(context, alone, alone.parts[0].share), tested, models)
+        return scores_on_test(_scoring_work(context, alone, alone.parts[0].share), tested, models, say=say)
     except ScoringFailed as failure:
         if not failure.out_of_memory or alone.parts[0].share.trials_per_gpu == 1:
             raise
-    return scores_on_test(_scoring_work(context, alone, Share()), tested, models)
+    return scores_on_test(_scoring_work(context, alone, Share()), tested, models, say=say)
 
 
 def _scoring_work(context: SweepContext, plan: Plan, share: Share) -> ScoringWork:

@@ -60,11 +60,10 @@ class FusedArrays(ArraySequence):
         """Return what earlier sweeps have kept of arrays like the one under way."""
         from raygpu.training.fused.array_cache import ArrayCache
 
-        assert self.splits is not None
         store = ArrayStore.at(self.settings.profiles)
         # A compilation outlives the sweep, whose own processes are known by their mark and ended.
         environment = {name: value for name, value in os.environ.items() if name != orphan_processes.VARIABLE}
-        return ArrayCache(store, self.array, self.splits, self.shared.source, environment)
+        return ArrayCache(store, self.array, self.shared.source, environment)
 
     def _make(self, trials: list[Trial]) -> ModelArray:
         began = time.monotonic()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from raygpu.config.generators import random_state_kept
+import numpy as np
+
+from raygpu.config.generators import random_state_kept, state
 from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.sample_cache import SampleCache
-from raygpu.training.data.samples import Forms, ReadOptions, Samples, forms_of
+from raygpu.training.data.samples import LOOKS, ReadOptions, Samples, described, forms_of
 from raygpu.training.data.stream import Stream
 
 QUICK_S = 2e-4
@@ -27,6 +30,10 @@ DIFFER = "reading one again gives another one"
 UNSEEDED = (
     "data: {part} samples differ when they are read again: they draw random numbers from other generators than those of"
     " random, numpy.random and torch, which are seeded for each sample; no two trainings see the same data"
+)
+COLLATING_DRAWS = (
+    "data: collate_fn draws random numbers, and makes the validation and test samples too: what it draws for a batch of"
+    " these is the same in each evaluation"
 )
 
 
@@ -46,7 +53,9 @@ def inspect_dataset(
     if not equal(first, again):
         samples.notes = _unseeded(samples)
     else:
-        samples.notes = tuple(_decide_on_cache(samples, read_s, planned_bytes))
+        samples.notes = tuple(_decide_on_cache(samples, rows, read_s, planned_bytes))
+    if reading.collate_fn is not None and _collating_draws(samples, rows):
+        samples.notes += (COLLATING_DRAWS,)
     try:
         num_bytes = samples.num_bytes
     except Exception as error:  # the user's object: whatever pickling raises
@@ -118,26 +127,46 @@ def _unseeded(samples: Samples) -> tuple[str, ...]:
     return (UNSEEDED.format(part=samples.part),)
 
 
-def differ(samples: Samples) -> bool:
-    """Return whether samples differ when they are read again, of those that LOOK_S allows; note whether reading them
-    draws random numbers that are seeded."""
-    end = time.perf_counter() + LOOK_S
+def read_again(samples: Samples) -> tuple[bool, list[Batch]]:
+    """Read the first samples several times, of those that LOOK_S allows; note whether that draws random numbers that
+    are seeded. Return whether one differs when it is read again, and what was read at first."""
+    end, first_reads = time.perf_counter() + LOOK_S, list[Batch]()
     with random_state_kept():
         for row in range(min(REPEATED, samples.count)):
-            first = samples.fields(row, 1)
+            first_reads.append(_read_one(samples, row))
             for _ in range(TIMES - 1):
                 if time.perf_counter() > end:
-                    return False
-                if not equal(first, samples.fields(row, 1)):
-                    return True
-    return False
+                    return False, first_reads
+                if not equal(first_reads[-1], _read_one(samples, row)):
+                    return True, first_reads
+    return False, first_reads
 
 
-def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> list[str]:
+def _read_one(samples: Samples, row: int) -> Batch:
+    """Return one sample's fields; of samples that are made together a small batch, as some functions want two."""
+    if samples.reading.collate_fn is None:
+        return samples.fields(row, 1)
+    return samples.batch(np.arange(row, min(row + 2, samples.count)), 1)
+
+
+def _collating_draws(samples: Samples, rows: Sequence[int]) -> bool:
+    """Return whether `collate_fn` draws random numbers, which are seeded, for a batch of these samples."""
+    assert samples.reading.collate_fn is not None
+    with random_state_kept():
+        for _ in range(LOOKS):
+            items = [samples.item(row, 1) for row in rows]
+            before = state()
+            samples.reading.collate_fn(items)
+            if state() == before:
+                return False
+    return True
+
+
+def _decide_on_cache(samples: Samples, rows: Sequence[int], read_s: float, planned_bytes: int) -> list[str]:
     """Give the samples a cache if that is possible, and asked for or worth it; return lines for a person.
 
-    read_s: seconds to read a sample. planned_bytes: of other parts' caches. Raises ValueError for a cache that is asked
-    for and impossible.
+    rows: samples whose forms are compared, beside those that are read again. read_s: seconds to read a sample.
+    planned_bytes: of other parts' caches. Raises ValueError for a cache that is asked for and impossible.
     """
     reading, part = samples.reading, samples.part
     if samples.decoded is not None:
@@ -148,13 +177,16 @@ def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> lis
         return _without(reading, part, "a stream is read anew in each epoch") if reading.cache else []
     if reading.collate_fn is not None:
         return _without(reading, part, "collate_fn makes batches of whole samples, which need not have one form")
-    if differ(samples):
+    differs, first_reads = read_again(samples)
+    if differs:
         return [*_unseeded(samples)]
     if samples.is_random:
         return _without(
             reading, part, "reading one draws random numbers; what is random can come after the cache, as transform="
         )
-    forms: Forms = forms_of(samples.fields(0, 1))
+    forms, *others = map(forms_of, [*first_reads, *(samples.fields(row, 1) for row in rows)])
+    if (other := next((each for each in others if each != forms), None)) is not None:
+        return _without(reading, part, f"they have several forms, as {described(forms)} and {described(other)}")
     num_bytes = samples.cache_bytes(forms)
     try:
         free = SampleCache.free_bytes()
@@ -162,11 +194,11 @@ def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> lis
         return _without(reading, part, str(error))
     size = _size(num_bytes)
     if num_bytes + planned_bytes > ROOM * free:
-        others = f" beside {_size(planned_bytes)} of other parts" if planned_bytes else ""
+        beside = f" beside {_size(planned_bytes)} of other parts" if planned_bytes else ""
         return _without(
             reading,
             part,
-            f"they need {size}{others}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed",
+            f"they need {size}{beside}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed",
         )
     samples.decoded = forms
     return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({size})"]

@@ -11,7 +11,7 @@ import numpy as np
 from raygpu.errors import one_line
 from raygpu.experiment import Arrays, Splits, split_rows
 from raygpu.training.data.columns import Column
-from raygpu.training.data.dataset_inspection import differ, inspect_dataset
+from raygpu.training.data.dataset_inspection import inspect_dataset, read_again
 from raygpu.training.data.fields import Batch, unnamed
 from raygpu.training.data.samples import ReadOptions, Samples
 from raygpu.training.data.stream import Stream
@@ -149,10 +149,11 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float]) -> dict[str
     if isinstance(samples, Stream):
         raise ValueError(f"{name}: train is a stream, which is not cut: give the samples a data set of their own")
     is_new = samples.decoded is None  # a cache has had the look already
-    if samples.reading.collate_fn is None and ((is_new and differ(samples)) or samples.is_random):
+    if (is_new and read_again(samples)[0]) or samples.is_random:
+        as_transform = "what is random as transform=, or " if samples.reading.collate_fn is None else ""
         raise ValueError(
-            f"{name}: reading a sample of train draws random numbers, which are not for an evaluation: give what is"
-            " random as transform=, or a data set without it in place of the share"
+            f"{name}: reading a sample of train draws random numbers, which are not for an evaluation: give"
+            f" {as_transform}a data set without it in place of the share"
         )
     if _repeats(samples.dataset):
         raise ValueError(
@@ -189,7 +190,7 @@ def _all_targets(samples: Samples, seen: Batch) -> np.ndarray | None:
 
     Some samples are read to verify the list.
     """
-    if isinstance(samples, Stream) or samples.reading.collate_fn is not None or list(seen[1]) != [""]:
+    if isinstance(samples, Stream) or list(seen[1]) != [""]:
         return None
     listed = _listed(samples.dataset, samples.reading.targets)
     if listed is None or len(listed) != samples.count or listed.ndim != 1:

@@ -56,6 +56,8 @@ class LazyUnpickled:
 
     def __init__(self, value: Any, pickled: bytes = b"") -> None:
         self._value, self._pickled = value, pickled
+        self.used_by: int | None = None
+        """Process that has called the value's code last: files that it opened are shared by those that it forks."""
 
     @property
     def value(self) -> Any:
@@ -105,6 +107,11 @@ class Samples:
     def needs_training_process(self) -> bool:
         """Whether the data set can be read by the training's own process alone."""
         return getattr(self.dataset, "needs_training_process", False)
+
+    @property
+    def is_read_here(self) -> bool:
+        """Whether this process has read samples of the data set, which may have opened its files."""
+        return self._dataset.used_by == os.getpid()
 
     @property
     def reading(self) -> ReadOptions:
@@ -184,6 +191,7 @@ class Samples:
         return items
 
     def _read(self, row: int) -> Any:
+        self._dataset.used_by = os.getpid()
         try:
             return self.dataset[row]
         except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
@@ -230,13 +238,12 @@ class Samples:
         ]
 
     def _kept(self, cache: SampleCache, row: int, epoch: int) -> Batch:
-        """Return one sample's fields from the cache, which gets them if need be; not those with random numbers."""
+        """Return one sample's fields from the cache, which gets them if need be; not those with random numbers, or of
+        another form, which a transform may bring to that of the others."""
         if cache.has(row):
             return self._parted([each[0] for each in cache.read([row])])
         sample = self.fields(row, epoch)
-        if not self.is_random:
-            assert self.decoded is not None
-            self._require_forms(row, sample, self.decoded)
+        if not self.is_random and forms_of(sample) == self.decoded:
             parts = zip(self.decoded, sample, strict=True)
             cache.write(row, [fields[name] for forms, fields in parts for name in forms])
         return sample
@@ -270,9 +277,10 @@ class Samples:
     def _require_forms(self, row: int, sample: Batch, wanted: Forms) -> None:
         """Raise SampleError if a sample's form is not the wanted one."""
         if forms_of(sample) != wanted:
+            other = ", or give dataset_splits a collate_fn" if self.reading.transform is None else " in transform"
             raise SampleError(
-                f"{self._where(row)} is {_described(forms_of(sample))}, and others are {_described(wanted)}: bring them"
-                " to one form, or give dataset_splits a collate_fn"
+                f"{self._where(row)} is {described(forms_of(sample))}, and others are {described(wanted)}: bring them"
+                f" to one form{other}"
             )
 
     def _collated(self, row: int, epoch: int, items: list[Any]) -> Batch:
@@ -293,7 +301,7 @@ class Samples:
             raise SampleError(f"{where} has returned arrays of {sorted(lengths)}: the first axis counts the samples")
         forms = forms_of((inputs, targets))
         if self.forms is not None and _types(forms) != _types(self.forms):
-            raise SampleError(f"{where} has returned {_described(forms)}, and at first {_described(self.forms)}")
+            raise SampleError(f"{where} has returned {described(forms)}, and at first {described(self.forms)}")
         return inputs, targets
 
     def _where(self, row: int) -> str:
@@ -311,7 +319,7 @@ def _types(forms: Forms) -> list[dict[str, np.dtype]]:
     return [{name: form.dtype for name, form in part.items()} for part in forms]
 
 
-def _described(forms: Forms) -> str:
+def described(forms: Forms) -> str:
     """Return forms in words: `inputs uint8 (3, 32, 32), targets int64 ()`."""
     return ", ".join(
         f"{part}{f'[{name!r}]' if name else ''} {form.dtype} {form.shape}"

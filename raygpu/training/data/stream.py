@@ -61,6 +61,7 @@ class Stream(Samples):
     def _begun(self, epoch: int) -> Iterator[Any]:
         """Return an iterator from the beginning of an epoch on."""
         dataset = self.dataset
+        self._dataset.used_by = os.getpid()
         seed_generators(epoch, 0, stage=2)
         try:
             if hasattr(dataset, "set_epoch"):

@@ -275,6 +275,7 @@ class TorchParallel(ParallelTraining):
             nullcontext() if replicas is None else replicas.watched(),
         ):
             metrics = self.solo.evaluate()
+        self.notes += [note for note in self.solo.notes if note not in self.notes]
         self.solo.data.take_waited()  # of the evaluation
         if self.solo.device.type == "cuda":  # its batches are no measure of a training's
             torch.cuda.reset_peak_memory_stats(self.solo.device)

@@ -29,6 +29,7 @@ from raygpu.training.torch.experiment import own_methods
 from raygpu.training.torch.experiment_optimizer import make_optimizer
 from raygpu.training.torch.models import load_checkpoint
 from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.seeding import OF_OPTIMIZER, own_draws
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
 
@@ -40,6 +41,8 @@ OUTSIDE = (
 
 class UnplacedSolo(TorchSolo):
     """A training whose model is still on the CPU: the device may not have room for all of it."""
+
+    evaluates_alone = False
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model
@@ -86,7 +89,9 @@ class TorchSharded(TorchParallel):
         solo = self.solo
         settings = solo.optimizer_settings
         if {"optimizer", "scheduler"} & {*own_methods(solo.experiment)}:
-            optimizer = make_optimizer(solo.experiment, solo.model, solo.hp, settings, len(self._bounds) * self.epochs)
+            num_steps = len(self._bounds) * self.epochs
+            with own_draws(solo.seed, OF_OPTIMIZER):
+                optimizer = make_optimizer(solo.experiment, solo.model, solo.hp, settings, num_steps)
             if isinstance(optimizer, SeveralOptimizers):
                 raise ValueError(f"optimizer() returned several, which take turns with a whole model: {WITHOUT}")
             if isinstance(optimizer, OwnOptimizer):

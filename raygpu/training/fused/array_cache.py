@@ -1,6 +1,6 @@
 """Kept measurements and compiled steps of arrays like this one: loaded, or made beside the training.
 
-cache = ArrayCache(store, array, splits, source, environment)
+cache = ArrayCache(store, array, source, environment)
 cache.widths()          # None: measure them
 step = cache.load(24)   # None: cache.request(24), and load it when it is there, or cache.postpone(24, eager_s)
 """
@@ -20,10 +20,9 @@ import torch
 from raygpu.config.generators import random_state_kept
 from raygpu.config.source import Source
 from raygpu.errors import one_line
-from raygpu.experiment import Splits, take
+from raygpu.experiment import Arrays, Splits
 from raygpu.planning.array_tiles import serves
 from raygpu.records.array_store import ArrayStore, KeptProgram, KeptWidths
-from raygpu.training.folds import Data, Folds
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.audit import same_steps
 from raygpu.training.fused.compile_process import CompileRequest, start
@@ -31,6 +30,7 @@ from raygpu.training.fused.compiled_step import LoadedStep
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.program import shapes_of
 from raygpu.training.fused.tile import gathered_tile
+from raygpu.training.torch.data import Tensors
 
 _postponed_s: dict[str, float] = {}
 """Seconds of training, of all arrays of this process so far, without a step that repays only for several of them; by
@@ -47,10 +47,8 @@ class ArrayCache:
     source: the origin of the experiment's code, for a process that compiles. environment: variables of that process.
     """
 
-    def __init__(
-        self, store: ArrayStore, array: TorchArray, splits: Data, source: Source, environment: Mapping[str, str]
-    ) -> None:
-        self._store, self._array, self._splits = store, array, splits
+    def __init__(self, store: ArrayStore, array: TorchArray, source: Source, environment: Mapping[str, str]) -> None:
+        self._store, self._array = store, array
         self._source, self._environment = source, environment
         self._key = array_key(array) if store.is_private() else None
         self.pending: set[int] = set()
@@ -139,7 +137,7 @@ class ArrayCache:
             folder=self._store.folder,
             name=name,
             source=self._source,
-            splits=_first(self._splits, array.batch_size),
+            splits=_first_batch(array),
             trial=replace(array.trials[0], fold=None),
             optimizers=array.all_optimizers,
             settings=replace(array.settings, folder=Path()),
@@ -168,9 +166,14 @@ class ArrayCache:
         return f"{self._key}-{width}"
 
 
-def _first(data: Data, count: int) -> Splits:
-    """Return as many samples as a batch has, for their shapes."""
-    if isinstance(data, Folds):
-        inputs, targets = (take(part, slice(0, count)) for part in (data.inputs, data.targets))
-        return Splits(inputs, targets, inputs, targets)
-    return data.first(count)
+def _first_batch(array: TorchArray) -> Splits:
+    """Return the first samples of a batch's number as all data, for their shapes; for steps on the CPU."""
+    batch = array.data.train_batch(1, torch.arange(array.batch_size))
+    inputs, targets = (_arrays(part) for part in batch)
+    return Splits(inputs, targets, inputs, targets)
+
+
+def _arrays(part: Tensors) -> Arrays:
+    if isinstance(part, Mapping):
+        return {name: tensor.numpy() for name, tensor in part.items()}
+    return part.numpy()

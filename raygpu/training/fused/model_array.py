@@ -46,6 +46,7 @@ from raygpu.training.fused.tile import Stacked, Tile, first_rows, gathered_tile,
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.own_copy import holds_parameters, own_copy
 from raygpu.training.torch.data import Tensors
+from raygpu.training.torch.evaluation_batch import EvaluationBatch
 from raygpu.training.torch.experiment import overrides
 from raygpu.training.torch.models import (
     CHECKPOINT,
@@ -96,6 +97,9 @@ class TorchArray:
         self.epoch = 0
         self.audits = True
         """Whether audits run: a member is now and then trained alone for some steps, and compared."""
+        self.notes: list[str] = []
+        """Lines for a person on evaluations."""
+        self._evaluation_batch = EvaluationBatch(self.notes)
         self.device = device or default_device()
         context = prepare_torch(settings, self.device)
         self.data = training_data(splits, self.device, dtype, trials, settings.threads)
@@ -224,12 +228,17 @@ class TorchArray:
         return tile.graphed(inputs, targets, numbers, self.program.drawn(tile, inputs, targets))
 
     def _evaluate(self, tile: Tile) -> MemberMeans:
-        """Return means over the validation data, computed as by `TorchSolo.evaluate`."""
-        means = MemberMeans(self.device, tile.width)
-        parts = [slice(*bounds) for bounds in evaluation_bounds(self.data.num_validation)]
-        for part, metrics in zip(parts, self._evaluated(tile, parts), strict=True):
-            means.add(metrics, part.stop - part.start)
-        return means
+        """Return means over the validation data, computed as by `TorchSolo.evaluate`. A tile of one member takes
+        smaller batches after an out-of-memory; a wider one has the batches of the trials alone."""
+
+        def means_over(parts: Sequence[slice]) -> MemberMeans:
+            """Return means over these parts of the validation data."""
+            means = MemberMeans(self.device, tile.width)
+            for part, metrics in zip(parts, self._evaluated(tile, parts), strict=True):
+                means.add(metrics, part.stop - part.start)
+            return means
+
+        return self._evaluation_batch.evaluated(self.data.num_validation, means_over, fixed=tile.width > 1)
 
     def _evaluated(self, tile: Tile, parts: Sequence[slice]) -> Iterator[dict[str, MemberValues]]:
         """Yield loss and metrics of every member on each part of the validation data."""
@@ -272,9 +281,9 @@ class TorchArray:
         """
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
-        part = slice(*evaluation_bounds(self.data.num_validation)[0])
-        next(self._evaluated(tile, [part]))
-        return part.stop, self.data.num_validation
+        _, count = evaluation_bounds(self.data.num_validation)[0]
+        self._evaluation_batch.evaluated(count, lambda parts: [*self._evaluated(tile, parts)], fixed=width > 1)
+        return count, self.data.num_validation
 
     def wait(self) -> None:
         """Wait until the device has finished its work."""

@@ -215,7 +215,7 @@ def use_graphs(array: TorchArray) -> list[str]:
     """Record steps as CUDA graphs if that works and is faster; return lines for a person. On CUDA only."""
     if array.device.type != "cuda":
         return []
-    width = min(LEAST, len(array.trials))
+    width = min(LEAST, array.width)
     launched_s, _ = measured(array, width)
     array.graphs = True
     try:

@@ -42,8 +42,10 @@ class BatchRequest:
 class Loader:
     """Reads batches of the training and of the validation samples of one training.
 
-    The processes are started by the first batches that are not in a cache, and serve all epochs. threads: CPU threads
-    of the training; the workers are of that number at most.
+    The processes are started by the first batches that are not in a cache, and serve all epochs. While there are any,
+    nothing is read beside them: a file that the data set opens at its first read would be shared with those that are
+    forked later, and so would the place in it. threads: CPU threads of the training; the workers are of that number at
+    most.
     """
 
     def __init__(self, samples: Mapping[str, Samples], device: torch.device, threads: int) -> None:
@@ -59,7 +61,10 @@ class Loader:
         self._turn = 0
 
     def batch(self, request: BatchRequest) -> tuple[Part, Part]:
-        """Read one batch now, in this process."""
+        """Read one batch now. Raises SampleError."""
+        if self.num_workers and not self._samples[request.part].is_ready:
+            (tensors,) = self.batches(request.part, iter([request]))
+            return tensors
         started = time.perf_counter()
         tensors = _as_tensors(self._samples[request.part].batch(request.rows, request.epoch))
         self.waited_s += time.perf_counter() - started
@@ -102,7 +107,7 @@ class Loader:
                 yield batch
 
     def _from_workers(self, requests: Iterator[BatchRequest], turn: int) -> Generator[tuple[Part, Part]]:
-        """Have the processes read. If another call takes them over meanwhile, the rest is read in this one."""
+        """Have the processes read. If another call takes them over meanwhile, the rest is read batch by batch."""
         asked: deque[BatchRequest] = deque()
 
         def noted() -> Iterator[BatchRequest]:
@@ -181,9 +186,10 @@ def garbage_kept_in_children() -> Iterator[None]:
 def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:
     """Return the number of processes that read samples: those asked for, within the training's CPU threads.
 
-    A training on a CPU has work for one thread of its own, and a stream is read by one process.
+    A training on a CPU has work for one thread of its own, and a stream is read by one process. Samples that this
+    process has read itself, as one that calls `dataset_splits`, are read by it alone.
     """
-    if samples.needs_training_process:
+    if samples.needs_training_process or samples.is_read_here:
         return 0
     room = threads if device.type == "cuda" else threads - 1
     if isinstance(samples, Stream):

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
+
+from raygpu.config.generators import random_state_kept
+
+OF_OPTIMIZER = 2**32
+"""Number beside a trial's seed from which its optimizer's making draws; epochs have small ones."""
 
 
 def seed_all(seed: int) -> None:
@@ -19,6 +26,19 @@ def seed_all(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+@contextmanager
+def own_draws(*numbers: int) -> Iterator[None]:
+    """Let code draw from generators that these numbers seed; afterwards those of the process go on as before."""
+    on_gpus = [(generator, generator.get_state()) for generator in torch.cuda.default_generators]
+    with random_state_kept():
+        seed_all(seed_of(*numbers))
+        try:
+            yield
+        finally:
+            for generator, state in on_gpus:
+                generator.set_state(state)
 
 
 def default_generator(device: torch.device) -> torch.Generator:

@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, evaluation_bounds, num_batches
+from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, rows
+from raygpu.training.torch.evaluation_batch import EvaluationBatch
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
 from raygpu.training.torch.host_copy import host_copy
@@ -43,7 +44,7 @@ from raygpu.training.torch.reduction import (
     clip_gradients,
     turn_metrics,
 )
-from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.seeding import OF_OPTIMIZER, own_draws, seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient
 from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
@@ -59,6 +60,9 @@ class TorchSolo(Training):
     dtype: of parameters and floating-point data; None leaves those of the model and the data.
     optimizer_settings: by default those of the trial's hyper-parameters.
     """
+
+    evaluates_alone = True
+    """Whether an evaluation may begin anew, with smaller batches: no other process takes part in it."""
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class TorchSolo(Training):
         """Optimizer steps of the whole training; another number may be set before the optimizer is used."""
         self.epoch = 0
         self.notes: list[str] = []
+        self._evaluation_batch = EvaluationBatch(self.notes)
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
@@ -98,7 +103,8 @@ class TorchSolo(Training):
     def optimizer(self) -> AnyOptimizer:
         """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
         _ = self.average  # made first: it covers the parameters that require a gradient now
-        return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
+        with own_draws(self.seed, OF_OPTIMIZER):  # at whatever moment it is made
+            return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
     @cached_property
     def average(self) -> ParameterAverage | None:
@@ -277,9 +283,12 @@ class TorchSolo(Training):
         return self.optimizer.evaluating() if self.evaluates_others else nullcontext()
 
     def _evaluated(self, most: int | None) -> dict[str, float]:
-        sums: dict[str, Accumulator] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
-        parts = [slice(*bounds) for bounds in evaluation_bounds(count)]
+        return self._evaluation_batch.evaluated(count, self._means, fixed=not self.evaluates_alone)
+
+    def _means(self, parts: Sequence[slice]) -> dict[str, float]:
+        """Return means over these parts of the validation data."""
+        sums: dict[str, Accumulator] = {}
         for part, (inputs, targets) in zip(parts, self.data.validation_batches(parts), strict=True):
             with self.autocast():
                 outputs = forward(self.model, inputs)

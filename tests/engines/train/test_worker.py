@@ -12,6 +12,7 @@ import ray.train
 
 from raygpu.engines.train import worker
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
+from raygpu.engines.train.worker_reports import Notice
 from raygpu.records.training_progress import Best, Progress, Restored
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
@@ -146,13 +147,17 @@ def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkey
     reports = [*(progress(epoch, 1.0 / epoch) for epoch in range(1, 8)), progress(8, None, "checkpoint")]
 
     class Training:
-        """Seven epochs, and a part of the eighth."""
+        """Seven epochs, and a part of the eighth; a line after the first."""
 
         epoch = 0
+
+        def __init__(self) -> None:
+            self.notes = ["told at the start"]
 
         def advance(self) -> Progress | None:
             report = reports.pop(0) if reports else None
             self.epoch += report is not None and report.result is not None
+            self.notes += ["smaller"] * (self.epoch == 1)
             return report
 
     saved: list[dict[str, Any]] = []
@@ -164,11 +169,13 @@ def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkey
     task: Any = SimpleNamespace(
         epochs=9, checkpoint_epochs=5, scoring=Scoring("loss", False), run="mine", trial=SimpleNamespace(trial_id="t")
     )
-    group: Any = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None, report=lambda report: None)
+    told: list[Any] = []
+    group: Any = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None, report=told.append)
     training: Any = Training()
     requests: Any = SimpleNamespace(saved=lambda: None)
     manager = worker._CheckpointManager(task, group, training)
     worker._train_to_the_end(group, manager, requests)
+    assert [report.line for report in told if isinstance(report, Notice)] == ["smaller"]
     within = saved[1]
     assert (within["epoch"], within["step"], within["is_best"]) == (7, 2, False)
     assert within["metrics"] == {str(epoch): {"loss": 1.0 / epoch} for epoch in range(1, 8)}

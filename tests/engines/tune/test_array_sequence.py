@@ -51,4 +51,8 @@ def test_what_a_checkpoint_does_not_hold_is_a_warning(arrays: Made, tmp_path: Pa
     arrays.begin([Trial("t0000", 0, {})])
     assert not arrays.warnings
     arrays.begin([Trial("t0000", 0, {})], tmp_path)
-    assert arrays.warnings == ["a counter is not kept"]
+    assert arrays.take_told()["warnings"] == ["a counter is not kept"]
+    array: Any = arrays.array
+    array.notes.append("out of memory in an evaluation")
+    assert arrays.take_told()["warnings"] == ["out of memory in an evaluation"]
+    assert not arrays.take_told()["warnings"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, default_collate
 
 from raygpu import dataset_splits
 from raygpu.experiment import class_labels, reads_later
@@ -39,8 +39,9 @@ def test_nothing_but_a_few_samples_is_read_at_first() -> None:
     assert not reads_later(splits.first(4).train_inputs)
 
 
-def test_shares_have_no_sample_in_common_and_are_stratified_by_listed_classes() -> None:
-    splits = dataset_splits(Listed(60), 0.2, test=0.1)
+@pytest.mark.parametrize("collate_fn", [None, default_collate])
+def test_shares_have_no_sample_in_common_and_are_stratified_by_listed_classes(collate_fn: Any) -> None:
+    splits = dataset_splits(Listed(60), 0.2, test=0.1, collate_fn=collate_fn)
     parts = [numbers(part) for part in (splits.train_inputs, splits.validation_inputs, splits.test_inputs)]
     assert [len(part) for part in parts] == [42, 12, 6]
     assert sorted(row for part in parts for row in part) == list(range(60))
@@ -59,6 +60,19 @@ def test_a_part_of_the_data_is_chosen_without_reading_it() -> None:
     assert train.reads == []
     assert half.num_train == 30
     assert class_labels(half.train_targets).tolist() == [row % 3 for row in numbers(half.train_inputs)]
+
+
+def test_what_a_collate_fn_draws_for_the_validation_samples_too_is_told() -> None:
+    def masked(samples: list[Any]) -> Any:
+        inputs, targets = default_collate(samples)
+        return inputs * (torch.rand(inputs.shape) < 0.5), targets
+
+    splits = dataset_splits(Rows(), 0.2, collate_fn=masked)
+    (note,) = reading_notes(splits)
+    assert note.startswith("data: collate_fn draws random numbers, and makes the validation and test samples too")
+    held = samples_of(splits, "validation")
+    assert np.array_equal(held.batch([3, 5], 1)[0][""], held.batch([3, 5], 1)[0][""])
+    assert not reading_notes(dataset_splits(Rows(), 0.2, collate_fn=default_collate))
 
 
 def test_a_list_that_is_not_what_the_samples_have_is_not_believed() -> None:
@@ -203,6 +217,14 @@ class Broken(Rows):
             "train samples cannot be kept: reading one again",
         ),
         (lambda: dataset_splits(OwnGenerator(), 0.2), "validation=0.2: reading a sample of train draws random numbers"),
+        (
+            lambda: dataset_splits(Noise(), 0.2, collate_fn=default_collate),
+            "which are not for an evaluation: give a data set without it in place of the share$",
+        ),
+        (
+            lambda: dataset_splits(OwnGenerator(), 0.2, collate_fn=default_collate),
+            "draws random numbers, which are not",
+        ),
         (lambda: dataset_splits(Subset(Rows(), [1, 2, 2, 5]), 0.5), "train has some samples twice"),
         (lambda: dataset_splits(ConcatDataset([SAME, SAME]), 0.5), "train has some samples twice"),
         (

@@ -181,6 +181,59 @@ def test_another_form_than_that_of_the_first_samples_is_no_sample() -> None:
         collated.batch(range(4), 1)
 
 
+class Photographs(Rows):
+    """Pictures of which one side differs from the sample `different_from` on."""
+
+    def __init__(self, different_from: int) -> None:
+        super().__init__()
+        self.different_from = different_from
+
+    def __getitem__(self, row: int) -> Any:
+        self.reads.append(row)
+        return np.full((3, 8 + max(0, row - self.different_from + 1)), row, np.uint8), row % 3
+
+
+def cropped(picture: torch.Tensor) -> torch.Tensor:
+    return picture[:, :4]
+
+
+@pytest.mark.parametrize("different_from", [1, 20])
+def test_pictures_of_several_sizes_that_a_transform_brings_to_one_are_read(
+    different_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_inspection, "QUICK_S", 0.0)
+    train, held = Photographs(different_from), Rows(9)
+    splits = dataset_splits(train, held, transform=cropped)
+    for _ in range(2):
+        inputs = samples_of(splits).batch(range(30), 1)[0][""]
+        assert inputs[:, 2, 3].tolist() == list(range(30))
+    assert "data: train samples are read anew in each epoch: they have several forms" in reading_notes(splits)[0]
+    with pytest.raises(
+        ValueError, match=r"train samples cannot be kept: they have several forms, as inputs uint8 \(3, 8"
+    ):
+        dataset_splits(train, held, transform=cropped, cache=True)
+
+
+def test_samples_of_another_form_than_those_that_were_looked_at_are_not_kept() -> None:
+    class Late(Photographs):
+        """All but two samples have one form."""
+
+        def __getitem__(self, row: int) -> Any:
+            picture, target = super().__getitem__(row)
+            return (picture if row in (20, 23) else picture[:, :8]), target
+
+    train = Late(20)
+    samples = samples_of(dataset_splits(train, Rows(9), transform=cropped, cache=True))
+    wanted = samples.batch(range(30), 1)[0][""]
+    assert wanted[:, 2, 3].tolist() == list(range(30))
+    train.reads.clear()
+    assert np.array_equal(samples.batch(range(30), 1)[0][""], wanted)
+    assert set(train.reads) == {20, 23}
+    uneven = samples_of(dataset_splits(train, Rows(9), transform=lambda picture: picture, cache=False))
+    with pytest.raises(SampleError, match=r"sample 20 of .*: bring them to one form in transform$"):
+        uneven.batch(range(30), 1)
+
+
 def test_what_is_done_to_samples_is_not_done_to_the_next_look_at_them() -> None:
     splits = dataset_splits(Rows(), Rows(9))
     splits.train_inputs[0:4][:] = 100  # type: ignore[index]

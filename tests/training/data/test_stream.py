@@ -60,8 +60,8 @@ def test_a_rank_drops_what_is_another_s_and_gets_the_same() -> None:
 
 
 def test_a_process_beside_the_training_reads_the_same() -> None:
-    samples = stream(Counting())
-    wanted = [samples.batch(range(start, start + 4), 1)[0][""] for start in range(0, 20, 4)]
+    samples, here = pickle.loads(pickle.dumps(stream(Counting()))), stream(Counting())
+    wanted = [here.batch(range(start, start + 4), 1)[0][""] for start in range(0, 20, 4)]
     loader = Loader({"train": samples}, torch.device("cpu"), threads=4)
     assert loader.num_workers == 1
     requests = (BatchRequest("train", np.arange(start, start + 4), 1) for start in range(0, 20, 4))

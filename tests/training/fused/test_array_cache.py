@@ -46,7 +46,7 @@ def array(count: int = COUNT, epochs: int = 4, threads: int = 1, **changed: Any)
 
 
 def kept(own: TorchArray, folder: Path) -> ArrayCache:
-    return ArrayCache(ArrayStore(folder), own, Mlp().data(), SOURCE, os.environ)
+    return ArrayCache(ArrayStore(folder), own, SOURCE, os.environ)
 
 
 class Ended:

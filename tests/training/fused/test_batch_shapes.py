@@ -143,7 +143,7 @@ def test_a_step_of_batches_that_a_collate_fn_makes_is_neither_compiled_nor_loade
 ) -> None:
     monkeypatch.setattr(width, "compiling", lambda *_, **__: "now")
     own = array()
-    kept = ArrayCache(ArrayStore(tmp_path), own, Padded().data(), Source("torch", "here", os.getcwd()), os.environ)
+    kept = ArrayCache(ArrayStore(tmp_path), own, Source("torch", "here", os.getcwd()), os.environ)
     assert not kept.keeps
     for each in (None, kept):
         assert "step not compiled: a collate_fn makes the batches, whose shapes may differ" in settle(own, kept=each)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import pickle
 import random
 import time
 from dataclasses import replace
@@ -50,6 +51,28 @@ class Vectors:
         return self.inputs[row] + self.noise * np.asarray(drawn, np.float32), self.targets[row]
 
 
+OPENED: dict[Path, Any] = {}
+"""Files that this process has opened."""
+
+
+class Opened:
+    """Numbers in a file, which each process opens at its first read."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.path, self.count = path, count
+        np.arange(count).tofile(path)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> Any:
+        if self.path not in OPENED:
+            OPENED[self.path] = self.path.open("rb", buffering=0)
+        OPENED[self.path].seek(8 * row)
+        time.sleep(0.001)  # meanwhile another process seeks
+        return np.frombuffer(OPENED[self.path].read(8), np.int64), row
+
+
 class Linear(TorchExperiment):
     def __init__(self, noise: float = 0.0, **options: Any) -> None:
         self.noise, self.options = noise, options
@@ -65,8 +88,14 @@ def settings(threads: int = 1) -> Settings:
     return Settings(3, threads, "float32", Path())
 
 
+def arrived(splits: Splits) -> Splits:
+    """Return the data as a worker gets it, which has read none of it."""
+    unpickled: Splits = pickle.loads(pickle.dumps(splits))
+    return unpickled
+
+
 def trained(experiment: Linear, threads: int = 1) -> tuple[list[EpochResult], dict[str, torch.Tensor]]:
-    solo = TorchSolo(experiment, experiment.data(), TRIAL, settings(threads), CPU)
+    solo = TorchSolo(experiment, arrived(experiment.data()), TRIAL, settings(threads), CPU)
     results = list(iter(solo.run_epoch, None))
     state = {name: tensor.clone() for name, tensor in solo.model.state_dict().items()}
     solo.close()
@@ -92,7 +121,10 @@ def test_processes_that_read_change_nothing(noise: float) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_samples_reach_a_gpu_as_they_are(num_workers: int) -> None:
     """Through pinned memory, while the device still computes."""
-    splits, trial = Linear(0.5, num_workers=num_workers).data(), replace(TRIAL, hyperparameters={"batch_size": 4})
+    splits, trial = (
+        arrived(Linear(0.5, num_workers=num_workers).data()),
+        replace(TRIAL, hyperparameters={"batch_size": 4}),
+    )
     on_gpu, here = (
         TorchSolo(Linear(0.5), splits, trial, settings(2), torch.device(device)).data for device in ("cuda", "cpu")
     )
@@ -146,7 +178,7 @@ def test_members_of_an_array_share_each_batch() -> None:
 
 
 def test_an_iteration_that_another_one_has_overtaken_goes_on_with_its_own_samples() -> None:
-    splits = Linear(num_workers=1).data()
+    splits = arrived(Linear(num_workers=1).data())
     samples = {"train": columns_of(splits.train_inputs)[0].samples}
     loader = Loader(samples, CPU, threads=2)
     rows = [np.arange(start, start + 4) for start in range(0, 40, 4)]
@@ -158,6 +190,24 @@ def test_an_iteration_that_another_one_has_overtaken_goes_on_with_its_own_sample
     assert [np.array_equal(batch[0][""], each) for batch, each in zip(found, wanted, strict=True)] == [True] * 10
     assert np.array_equal(other[0][0][""], wanted[-1])
     loader.close()
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_no_two_processes_share_a_file_that_is_opened_at_the_first_read(is_sent: bool, tmp_path: Path) -> None:
+    """A batch is read before the processes are forked: for an array, or after a checkpoint. Data that is not sent to a
+    worker has been read by this process already."""
+    splits = dataset_splits(Opened(tmp_path / "train", 160), Opened(tmp_path / "held", 40), cache=False, num_workers=2)
+    if is_sent:
+        splits = arrived(splits)
+        OPENED.clear()
+    data = ReadData(splits, CPU, None, 3)
+    data.train_batch(1, torch.arange(4))
+    numbers = [inputs[:, 0] for inputs, _ in data.train_batches(1, torch.arange(160).split(4))]  # type: ignore[index]
+    held = [inputs[:, 0] for inputs, _ in data.validation_batches([slice(0, 20), slice(20, 40)])]  # type: ignore[index]
+    data.close()
+    assert int((torch.cat([*numbers, *held]) != torch.cat([torch.arange(160), torch.arange(40)])).sum()) == 0
+    assert bool(OPENED) != is_sent
+    OPENED.clear()
 
 
 class Broken(Vectors):
@@ -176,7 +226,7 @@ class Ending(Vectors):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_sample_that_cannot_be_read_is_named(num_workers: int) -> None:
-    splits = dataset_splits(Broken(40), Vectors(12), num_workers=num_workers)
+    splits = arrived(dataset_splits(Broken(40), Vectors(12), num_workers=num_workers))
     solo = TorchSolo(Linear(), splits, TRIAL, settings(2), CPU)
     with pytest.raises(SampleError, match=r"^sample 17 of the train data cannot be read: .*image-17\.png is cut off$"):
         solo.run_epoch()
@@ -184,7 +234,7 @@ def test_a_sample_that_cannot_be_read_is_named(num_workers: int) -> None:
 
 
 def test_a_process_that_ends_by_itself_ends_the_training() -> None:
-    splits = dataset_splits(Ending(40), Vectors(12), num_workers=1)
+    splits = arrived(dataset_splits(Ending(40), Vectors(12), num_workers=1))
     solo = TorchSolo(Linear(), splits, TRIAL, settings(2), CPU)
     with pytest.raises(SampleError, match=r"^the processes that read samples have failed: "):
         solo.run_epoch()
@@ -212,7 +262,8 @@ class Garbage:
 
 def test_a_process_that_reads_frees_nothing_of_its_parent(tmp_path: Path) -> None:
     """A forked one ends if it frees a tensor of a GPU."""
-    samples = columns_of(dataset_splits(Collecting(8), Vectors(8), num_workers=1, cache=False).train_inputs)[0].samples
+    splits = arrived(dataset_splits(Collecting(8), Vectors(8), num_workers=1, cache=False))
+    samples = columns_of(splits.train_inputs)[0].samples
     reading = Loader({"train": samples}, CPU, threads=2)
     gc.disable()
     try:
@@ -237,7 +288,7 @@ def test_the_time_that_a_training_waits_is_measured() -> None:
 
 def test_workers_are_within_the_cpus_of_the_training() -> None:
     def workers(device: str, threads: int, **options: Any) -> int:
-        samples = columns_of(Linear(**options).data().train_inputs)[0].samples
+        samples = columns_of(arrived(Linear(**options).data()).train_inputs)[0].samples
         return Loader({"train": samples}, torch.device(device), threads).num_workers
 
     assert [workers("cpu", threads) for threads in (1, 2, 4)] == [0, 1, 3]
@@ -278,7 +329,7 @@ def test_an_evaluation_in_pieces_is_the_whole_one(monkeypatch: pytest.MonkeyPatc
 def test_closing_ends_the_processes_of_an_iteration_that_is_under_way(referred: bool) -> None:
     """Also where something else, a cycle of references say, still refers to torch's loader."""
     others = set(multiprocessing.active_children())
-    splits = dataset_splits(Vectors(400), Vectors(12), num_workers=1)
+    splits = arrived(dataset_splits(Vectors(400), Vectors(12), num_workers=1))
     data = ReadData(splits, CPU, None, 2)
     batches = data.train_batches(1, torch.arange(400).split(4))
     next(batches)
