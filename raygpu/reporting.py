@@ -126,6 +126,8 @@ class Kept:
     state: bytes
     number: int = 0
     """Number of the script's checkpoint."""
+    at_end: bool = False
+    """Whether a function has saved it after its last report, and it is of that report's epoch."""
 
     @classmethod
     def of(cls, state: Any, num_reports: int) -> Kept:
@@ -145,7 +147,7 @@ class Kept:
         """Write the state into `folder` in one step: a reader finds the old or the new one, never half."""
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}"
-        temporary.write_bytes(pickle.dumps((self.epoch, self.state, self.number)))
+        temporary.write_bytes(pickle.dumps((self.epoch, self.state, self.number, self.at_end)))
         temporary.replace(folder / CHECKPOINT_FILE)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +24,12 @@ from raygpu.records.run_directory import ENDED, RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.scratch import fetched
 from raygpu.records.training_progress import History, Progress, Restored
-from raygpu.reporting import Kept
 from raygpu.search.scoring import Scoring
 from raygpu.storage import StorageError
+from raygpu.training.callable.function import SAVES_LATE
 from raygpu.workflow import registration, warm_start
 from raygpu.workflow.compared_data import compared_data, validation_digest
+from raygpu.workflow.function_state import function_state
 from raygpu.workflow.resumed_runs import begun_training
 from raygpu.workflow.run_folder import ready_folder
 from raygpu.workflow.run_presentation import presentation
@@ -278,13 +279,13 @@ class TrainingRun:
             case Saved():
                 history.keep(report.epoch, report.score, best=report.best, ended=report.ended, took_s=report.took_s)
                 self.console.detail(checkpoint_line(report.epoch, report.step, report.score, best=report.best))
+                self._print_new(report.notes)
             case Notice():
                 self.console.warn(report.line)
 
     def _joined(self, report: Joined) -> None:
         """Take the history back to where the workers go on: the last attempt alone counts."""
-        self.console.lines([note for note in report.notes if note not in self._notes])
-        self._notes |= set(report.notes)
+        self._print_new(report.notes)
         self.history.restore(report.restored or Restored(report.epoch, {}, None))
         kept = self.curves.go_back()
         goes_on = f"goes on after epoch {self.history.epoch}{kept * self.config.tracking.enabled}"
@@ -293,6 +294,11 @@ class TrainingRun:
         elif self.resuming:
             self.folder.begin_again()
             self.console.line("has ended already" if self.history.has_ended else goes_on)
+
+    def _print_new(self, notes: Sequence[str]) -> None:
+        """Print the notes of a worker that have not been printed yet."""
+        self.console.lines([note for note in notes if note not in self._notes])
+        self._notes |= set(notes)
 
     def _read_gpus(self) -> None:
         """Read the GPUs, every two seconds, and note their readings and throughput for the report and for MLflow."""
@@ -329,7 +335,8 @@ class TrainingRun:
                 summary |= {TEST: self.on_test.as_dict()} if self.on_test is not None else {}
                 summary["tracking"] = self.session.identity(interrupted=interrupted)
                 if self._is_function:
-                    checkpoint, line = self._function_state(checkpoint, interrupted=interrupted)
+                    late, best = SAVES_LATE in self._notes, self.history.best
+                    checkpoint, line = function_state(checkpoint, best, saves_late=late, interrupted=interrupted)
                     summary["checkpoint"] = summary["checkpoint"] if checkpoint is not None else None
                     self.console.results([line] if line else [])
                 elif not interrupted and ended.best is not None:
@@ -358,18 +365,6 @@ class TrainingRun:
     @property
     def _is_function(self) -> bool:
         return self.found.source.kind == "function"
-
-    def _function_state(self, checkpoint: Path | None, *, interrupted: bool) -> tuple[Path | None, str | None]:
-        """Return the folder if it holds a state of the function's, else None; and a line where that is not the best
-        epoch's."""
-        state, best = Kept.load(checkpoint) if checkpoint is not None else None, self.history.best
-        if state is None:
-            again = "; a resume begins again" if interrupted else ""
-            return None, f"no state is kept: the function has not called raygpu.checkpoint{again}"
-        if best is not None and state.epoch < best.epoch:
-            line = f"the kept state is not of the best epoch {best.epoch} but of epoch {state.epoch}"
-            return checkpoint, f"{line}: the function made no raygpu.checkpoint in between"
-        return checkpoint, None
 
     def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
         assert self.history.best is not None

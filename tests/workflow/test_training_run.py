@@ -119,6 +119,15 @@ def test_the_readings_of_gpus_of_a_resume_come_after_those_of_the_starts_before(
     assert readings[0][1] == {"memory_gib": 2.0, "samples_per_s": 100.0}
 
 
+def test_a_note_that_comes_with_a_checkpoint_is_printed_once(tmp_path: Path) -> None:
+    run = Started(tmp_path)
+    run.join(0, notes=("a note",))
+    for epoch in range(1, 5):
+        run.end_epoch(epoch, 1.0 / epoch)
+        run._take(Saved(epoch, 0, 1.0, best=True, notes=("a note", "another") if epoch > 2 else ("a note",)))
+    assert run.lines == ["a note", "another"]
+
+
 def test_after_a_lost_worker_the_last_attempt_alone_counts(tmp_path: Path) -> None:
     """A function without a checkpoint of its own begins again."""
     run = Started(tmp_path)

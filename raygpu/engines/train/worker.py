@@ -225,11 +225,11 @@ class _CheckpointManager:
         entry = {"epoch": epoch, "step": step, "score": score, "is_best": is_best, **({"ended": True} if ended else {})}
         best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
         metrics = {number: dict(values) for number, values in self.metrics.items()}
-        text = json.dumps({**entry, **best, "metrics": metrics})
+        text, notes = json.dumps({**entry, **best, "metrics": metrics}), tuple(self.training.notes)
 
         def report(waited_s: float) -> None:
             """Report to the driver that the checkpoint is written."""
-            self._group.report(Saved(epoch, step, score, is_best, ended, waited_s))
+            self._group.report(Saved(epoch, step, score, is_best, ended, waited_s, notes))
 
         self.writer.begin(entry, {PROGRESS: text}, report)
 

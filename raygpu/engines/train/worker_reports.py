@@ -38,6 +38,8 @@ class Saved:
     """Whether a function has ended by itself before its last epoch."""
     took_s: float = 0.0
     """Seconds for which the training waited."""
+    notes: tuple[str, ...] = ()
+    """All notes of the training so far: some are known only while it trains."""
 
 
 @dataclass(frozen=True, slots=True)

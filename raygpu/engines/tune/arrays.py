@@ -22,16 +22,12 @@ from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
 from raygpu.training.base import ModelArray
+from raygpu.training.callable.function import SAVES_LATE
 from raygpu.training.folds import Data
 from raygpu.training.start import start
 
 MARGIN = 0.9
 """Share of a split GPU's memory for arrays; the rest is for CUDA contexts and other processes."""
-
-SAVES_LATE = (
-    "its state is saved after each report, and counts as that of the next epoch: a trial that goes on from it is an"
-    " epoch ahead of its curve; call raygpu.checkpoint before raygpu.report"
-)
 
 
 class TrialAlone(ArraySequence):

@@ -20,6 +20,12 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.modes import thread_modes
 
+SAVES_LATE = (
+    "the function's state is saved after each report, and counts as that of the next one: the state that is kept of an"
+    " epoch is that of the epoch before, and a training that goes on from it trains an epoch again and ends one short;"
+    " call raygpu.checkpoint before raygpu.report"
+)
+
 
 class _Ended(BaseException):
     """Raised inside the user's function, from `raygpu.report`, to end it; no `except Exception` catches it."""
@@ -114,7 +120,8 @@ class FunctionTraining(Training):
         that report's epoch."""
         state = self._channel.kept
         if state is not None:
-            replace(state, epoch=min(state.epoch, self.epoch)).dump(folder)
+            at_end = state.epoch > self.epoch
+            replace(state, epoch=self.epoch if at_end else state.epoch, at_end=at_end or state.at_end).dump(folder)
 
     def has_saved(self, epoch: int) -> bool:
         """Return whether the state that `save` writes is of this epoch, the last one that has ended."""

@@ -10,7 +10,7 @@ from raygpu.errors import one_line
 from raygpu.records.training_progress import ControlRequest, Progress
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import EpochResult
-from raygpu.training.callable.function import FunctionTraining
+from raygpu.training.callable.function import SAVES_LATE, FunctionTraining
 
 
 class FunctionRank:
@@ -38,6 +38,8 @@ class FunctionRank:
         """
         started = time.perf_counter()
         result = self._next()
+        if self._training.saves_late and SAVES_LATE not in self.notes:
+            self.notes.append(SAVES_LATE)
         if result is None:
             return None
         wall_s = time.perf_counter() - started

@@ -143,6 +143,22 @@ def progress(epoch: int, loss: float | None, request: Any = "") -> Progress:
     return Progress(epoch, 4 if result else 2, 4, 0.1, 1.0, (8,), (8.0,), (8,), None, request, result)
 
 
+def test_a_checkpoint_is_reported_with_the_notes_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is written later has no note of after it began."""
+    reported: list[Any] = []
+    writes: list[Any] = []
+    monkeypatch.setattr(
+        worker, "CheckpointWriter", lambda *_: SimpleNamespace(begin=lambda entry, files, report: writes.append(report))
+    )
+    task: Any = SimpleNamespace(scoring=Scoring("loss", False))
+    group: Any = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None, report=reported.append)
+    training: Any = SimpleNamespace(notes=["a note"], epoch=1)
+    worker._CheckpointManager(task, group, training).save(progress(1, 1.0))
+    training.notes.append("another")
+    writes[0](0.5)
+    assert (reported[0].notes, reported[0].took_s) == (("a note",), 0.5)
+
+
 def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = [*(progress(epoch, 1.0 / epoch) for epoch in range(1, 8)), progress(8, None, "checkpoint")]
 
@@ -150,6 +166,7 @@ def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkey
         """Seven epochs, and a part of the eighth; a line after the first."""
 
         epoch = 0
+        notes = ()
 
         def __init__(self) -> None:
             self.notes = ["told at the start"]

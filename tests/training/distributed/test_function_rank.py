@@ -10,10 +10,11 @@ import pytest
 import raygpu
 from raygpu.errors import UnknownMetric
 from raygpu.records.training_progress import ControlRequest, Progress
+from raygpu.reporting import Kept
 from raygpu.search.scoring import Scoring
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.callable.function import FunctionTraining
+from raygpu.training.callable.function import SAVES_LATE, FunctionTraining
 from raygpu.training.distributed.function_rank import FunctionRank
 from tests.function_cases import walk
 
@@ -80,6 +81,35 @@ def test_it_may_end_by_itself(tmp_path: Path) -> None:
     training = rank(two, tmp_path, epochs=9)
     assert [progress.epoch for progress in all_of(training)] == [1, 2]
     assert training.epoch == 2
+
+
+def late(config: dict[str, Any]) -> None:
+    """Save the number of each epoch after its report."""
+    for epoch in range(raygpu.load(0), config["epochs"]):
+        raygpu.report(score=1.0 / (epoch + 1))
+        raygpu.checkpoint(epoch + 1)
+
+
+def test_a_state_that_is_saved_after_each_report_is_told_once(tmp_path: Path) -> None:
+    training = rank(late, tmp_path)
+    notes, states = [], []
+    while (progress := training.advance()) is not None:
+        notes.append(list(training.notes))
+        training.begin_save(tmp_path / str(progress.epoch))()
+        state = Kept.load(tmp_path / str(progress.epoch))
+        states.append(state and (state.epoch, state.content, state.at_end))
+    training.close()
+    assert notes == [[], [], [SAVES_LATE], [SAVES_LATE]]
+    assert states == [None, (2, 1, False), (3, 2, False), (4, 4, True)], "of the epoch before, but for the last one"
+    again = rank(late, tmp_path)
+    again.load(tmp_path / "3")
+    assert [progress.result and progress.result.metrics["score"] for progress in all_of(again)] == [1 / 3]
+
+
+def test_a_state_that_is_saved_before_each_report_needs_no_word(tmp_path: Path) -> None:
+    training = rank(walk, tmp_path)
+    all_of(training)
+    assert not training.notes
 
 
 def test_the_user_s_wish_is_told_with_the_report(tmp_path: Path) -> None:
