@@ -24,6 +24,7 @@ from raygpu.training.base import Settings
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.keras_devices import KerasRanks
 from raygpu.training.distributed.keras_loss_check import batch_norms
+from raygpu.training.distributed.keras_moving_weights import MovingWeights
 from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesRead, Span
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import ParallelSettings
@@ -72,6 +73,7 @@ class KerasParallel(ParallelTraining):
         """The split of the epoch's first and last batch as `_data` have it; empty to have them begin anew."""
         self._random: list[list[Any]] = []
         """States of random generators, by device of this process; those of the evaluation are the first device's."""
+        self._moving: MovingWeights | None = None
         self._begin_losses()
         self._since = _Since(ranks.local)
         self._trace()
@@ -101,6 +103,8 @@ class KerasParallel(ParallelTraining):
         self._data.begin(1, self.solo.order(1), ())
         arguments = self._data.given([(0, 2)] * self.ranks.local)
         traced = self._compute_step.get_concrete_function(tf.TensorSpec([], tf.float64), *arguments)
+        if self.ranks.world > 1:
+            self._moving = MovingWeights(self._strategy, self.solo.model, traced)
         states = random_states(traced, self.solo.traced_evaluation())
         devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
         self._random = [[v for v in states if v.device == device] for device in devices]
@@ -225,6 +229,8 @@ class KerasParallel(ParallelTraining):
         timed, normed = self.coordinator.measures_speed, self.coordinator.measures_noise
         if timed:
             self._wait()
+        if self._moving is not None:
+            self._moving.begin_step()
         gradients, parts = None, len(batches[0].sizes)
         for number, spans in enumerate(_spans_of(batches)):
             step_outputs = self._compute_step(tf.constant(end - start, tf.float64), *self._data.given(spans))
@@ -317,6 +323,7 @@ class KerasParallel(ParallelTraining):
     def close(self) -> None:
         """Free memory and graphs."""
         del self._compute_step, self._add_parts, self._apply_step, self._random, self._layout, self._data
+        self._moving = None
         self.solo.close()
 
 

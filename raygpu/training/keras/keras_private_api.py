@@ -3,7 +3,8 @@
 Keras has no public way to share one seed generator between threads, to draw the seeds of new generators apart from
 Python's random numbers, to set an attribute without tracking it, to number names from the start, to list the layers of
 a model at every depth, to carry an output's mask and logits over, or to move a built layer's variable to another
-device. TensorFlow has none to read what its profiler has recorded.
+device. TensorFlow has none to tell which variables a traced function writes to, or to read what its profiler has
+recorded.
 """
 
 from __future__ import annotations
@@ -95,6 +96,18 @@ def move_variable(variable: Any, device: str) -> None:
     old = variable._value
     with tf.device(device):
         variable._value = tf.Variable(old, trainable=old.trainable, name=old.name.partition(":")[0])
+
+
+def written_handles(traced: Any) -> set[int]:
+    """Return the ids of the handles of the variables that a traced function may write to, in a branch of it too.
+
+    traced: of type `tf.types.experimental.ConcreteFunction`.
+    """
+    from tensorflow.python.framework.auto_control_deps_utils import get_read_only_resource_input_indices_graph
+
+    read_only, captured = set(get_read_only_resource_input_indices_graph(traced.graph)), traced.captured_inputs
+    first = len(traced.inputs) - len(captured)
+    return {id(tensor) for place, tensor in enumerate(captured, first) if place not in read_only}
 
 
 def read_profile(path: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,3 +136,23 @@ def test_the_layers_of_a_model_are_listed_at_every_depth() -> None:
             self.parts = [keras.Sequential([keras.layers.BatchNormalization(name="deep")])]
 
     assert "deep" in [layer.name for layer in all_layers(Model())]
+
+
+def test_a_variable_that_is_written_to_in_a_branch_is_found_and_those_that_are_read_are_not() -> None:
+    import keras
+    import tensorflow as tf
+
+    from raygpu.training.keras.keras_private_api import written_handles
+
+    written, read = tf.Variable(1.0), tf.Variable(1.0)
+    layer = keras.layers.LSTM(2)
+    layer.build((1, 3, 2))
+
+    @tf.function
+    def step(values: Any) -> Any:
+        outputs = tf.reduce_sum(layer(values))  # a loop reads its variables
+        return tf.cond(outputs > 0, lambda: written.assign(outputs), read.value)
+
+    found = written_handles(step.get_concrete_function(tf.TensorSpec([1, 3, 2])))
+    assert id(written.handle) in found
+    assert not found & {id(each.handle) for each in (read, *(weight.value for weight in layer.weights))}
