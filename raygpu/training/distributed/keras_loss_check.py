@@ -279,6 +279,11 @@ def batch_norms(model: Any) -> list[Any]:
     return [layer for layer in all_layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
 
 
+def adds_losses(model: Any) -> bool:
+    """Return whether layers have added to the loss in the last forward pass: regularizers of weights do not count."""
+    return len(model.losses) > sum(weight.regularizer is not None for weight in model.trainable_weights)
+
+
 def _scales(gradient: Any, shares: np.ndarray) -> Any:
     """Return the factors of the samples of a gradient (samples, ...) whose largest numbers become these shares; 0 where
     it is 0. None without a gradient."""

@@ -23,7 +23,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.keras_devices import KerasRanks
-from raygpu.training.distributed.keras_loss_check import batch_norms
+from raygpu.training.distributed.keras_loss_check import adds_losses, batch_norms
 from raygpu.training.distributed.keras_moving_weights import MovingWeights
 from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesRead, Span
 from raygpu.training.distributed.parallel_training import ParallelTraining
@@ -36,6 +36,11 @@ from raygpu.training.keras.random_states import random_states
 from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo
 
+MIXED_LOSSES = (
+    "layers add to the loss, by add_loss() or activity_regularizer, and layers wait for the other devices within the"
+    " forward pass, as BatchNormalization(synchronized=True): of several devices in one process, each would get the"
+    " others' penalties; leave devices_per_worker out and take more workers, each a process with one device"
+)
 PROGRESS = "parallel.json"
 """File, beside those of `KerasSolo`, with the state of a training within an epoch."""
 
@@ -73,6 +78,10 @@ class KerasParallel(ParallelTraining):
         """The split of the epoch's first and last batch as `_data` have it; empty to have them begin anew."""
         self._random: list[list[Any]] = []
         """States of random generators, by device of this process; those of the evaluation are the first device's."""
+        self._in_forward: set[int] = set()
+        """Devices of this process whose forward pass is being traced: one, unless layers wait for other devices."""
+        self._mixed = False
+        """Whether there were several at once."""
         self._moving: MovingWeights | None = None
         self._begin_losses()
         self._since = _Since(ranks.local)
@@ -103,6 +112,8 @@ class KerasParallel(ParallelTraining):
         self._data.begin(1, self.solo.order(1), ())
         arguments = self._data.given([(0, 2)] * self.ranks.local)
         traced = self._compute_step.get_concrete_function(tf.TensorSpec([], tf.float64), *arguments)
+        if self._mixed and adds_losses(self.solo.model):
+            raise ValueError(MIXED_LOSSES)
         if self.ranks.world > 1:
             self._moving = MovingWeights(self._strategy, self.solo.model, traced)
         states = random_states(traced, self.solo.traced_evaluation())
@@ -137,7 +148,10 @@ class KerasParallel(ParallelTraining):
         size = tf.cast(tf.shape(tf.nest.flatten(targets)[0])[0], tf.float64)
         variables = solo.model.trainable_variables
         with tf.GradientTape(persistent=True) as tape:
+            self._in_forward.add(place)
             loss = solo.loss(inputs, targets)
+            self._mixed |= len(self._in_forward) > 1
+            self._in_forward.remove(place)
             scaled = loss.scaled(solo.optimizer.scale_loss) if solo.scales_loss else loss
         self._layout, gradients = PartGradient.of(tape, scaled, variables, size / whole)
         del tape

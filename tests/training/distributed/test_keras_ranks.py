@@ -112,6 +112,25 @@ class Frozen(Joint):
         return model
 
 
+class Penalised(Joint):
+    """A layer before it adds to the loss."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        first, *others = super().model(hp).layers
+        return keras.Sequential([keras.Input((64,)), first, keras.layers.ActivityRegularization(l2=0.5), *others])
+
+
+class PenalisedFrozen(Penalised):
+    """Its BatchNormalization waits for no device."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        model = super().model(hp)
+        model.layers[2].trainable = False
+        return model
+
+
 def parameters(own: Any) -> np.ndarray:
     return np.concatenate([variable.numpy().ravel() for variable in own.solo.model.trainable_variables])
 
@@ -249,6 +268,36 @@ def test_frozen_layers_wait_for_no_device() -> None:
     ((rates, notes),) = on_keras_ranks(1, joint, Frozen, local=2)
     assert rates != {None}
     assert not [note for note in notes if "BatchNormalization" in note]
+
+
+def penalised(ranks: Any, kind: type[Penalised]) -> Any:
+    """The parameters in float64, or the message of the refusal."""
+    compute_in("float64")
+    try:
+        own = training(ranks, ParallelSettings(50), kind)
+    except ValueError as error:
+        return str(error)
+    while own.advance() is not None:
+        pass
+    return parameters(own)
+
+
+def test_penalties_beside_a_layer_that_waits_for_other_devices_of_the_process_are_refused() -> None:
+    (fault,) = on_keras_ranks(1, penalised, Penalised, local=2)
+    assert fault.startswith("layers add to the loss, by add_loss() or activity_regularizer, and layers wait for")
+
+
+def test_penalties_beside_layers_that_wait_for_no_device_are_those_of_the_batch() -> None:
+    (alone,) = on_keras_ranks(1, penalised, PenalisedFrozen)
+    (found,) = on_keras_ranks(1, penalised, PenalisedFrozen, local=2)
+    assert np.linalg.norm(found - alone) <= 1e-12 * np.linalg.norm(alone)
+
+
+@pytest.mark.slow
+def test_penalties_beside_a_layer_that_waits_for_other_processes_are_those_of_the_batch() -> None:
+    (alone,) = on_keras_ranks(1, penalised, Penalised)
+    for found in on_keras_ranks(2, penalised, Penalised):
+        assert np.linalg.norm(found - alone) <= 1e-12 * np.linalg.norm(alone)
 
 
 def another_batch(ranks: Any, folder: str) -> str:
