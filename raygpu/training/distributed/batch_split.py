@@ -82,8 +82,15 @@ def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_
             f"ema_decay {settings.ema_decay:g} becomes {scaled.ema_decay:.4g}: a batch is {growth:.4g} times as large"
         )
     most = max(split_batch(total, config.chosen_ratios or [1.0] * devices))
-    num_parts = max(config.accumulate, len(settings.parts_of(most)))
-    parallel = ParallelSettings(total, num_parts, config.chosen_ratios, config.ratios == "auto", config.compile, scaled)
+    parallel = ParallelSettings(
+        total,
+        config.accumulate,
+        config.chosen_ratios,
+        config.ratios == "auto",
+        config.compile,
+        scaled,
+        micro_parts=len(settings.parts_of(most)),
+    )
     batches = _batches(config, parallel, devices, settings.batch_size)
     return BatchPlan(parallel, (batches, *lines), _lr(settings, scaled, factor))
 
@@ -127,10 +134,10 @@ def _checked(
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
     samples_per_epoch = splits.samples_per_epoch
     all_splits, splits = splits, splits.first(MOST) if reads_later(splits.train_inputs) else splits
-    if devices > 1 or parallel.accumulate > 1:
-        if parallel.accumulate > 1 and source.kind == "torch" and yields_losses(code):
+    if devices > 1 or parallel.num_parts > 1:
+        if parallel.num_parts > 1 and source.kind == "torch" and yields_losses(code):
             raise BadInput(
-                f"accumulate: read {parallel.accumulate}; {source.name} has several optimizers, which take turns with"
+                f"accumulate: read {parallel.num_parts}; {source.name} has several optimizers, which take turns with"
                 " whole batches: leave it out"
             )
         inputs, targets = splits.train_inputs, splits.train_targets
@@ -144,7 +151,7 @@ def _checked(
         else:
             lines += effect_lines(look)
             lines += [] if config.loss_by_share else gradient_lines(look)
-        if look.collates_together(all_splits):
+        if (devices > 1 or source.kind == "keras") and look.collates_together(all_splits):
             lines.append(COLLATED)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
@@ -172,7 +179,7 @@ def _batches(config: TrainConfig, parallel: ParallelSettings, devices: int, size
     shares = split_batch(parallel.global_batch, parallel.ratios or [1.0] * devices)
     parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
     how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")
-    accumulation = f", each in {parallel.accumulate} parts" if parallel.accumulate > 1 else ""
+    accumulation = f", each in {parallel.num_parts} parts" if parallel.num_parts > 1 else ""
     batch = f"{parallel.global_batch} samples" if devices == 1 else f"{parallel.global_batch} samples: {parts}{how}"
     return f"an optimizer step: {batch}{accumulation} (batch_size is {size})"
 

@@ -91,7 +91,7 @@ class KerasParallel(ParallelTraining):
         layers = [layer for layer in batch_norms(self.solo.model) if layer.trainable]  # a frozen one takes kept numbers
         if self.ranks.world > 1 and any(layer.synchronized for layer in layers):
             self._wait_in_steps("synchronized BatchNormalization")
-        if layers and self.parallel.accumulate > 1:
+        if layers and self.parallel.num_parts > 1:
             self.notes.append("BatchNormalization: each part of a batch is normalised by itself")
         elif self.ranks.world > 1 and not all(layer.synchronized for layer in layers):
             self.notes.append(

@@ -43,7 +43,7 @@ class ParallelSettings:
     global_batch: int
     """Samples of an optimizer step, on all devices together."""
     accumulate: int = 1
-    """Parts in which a device takes its share of a batch."""
+    """Parts in which a device takes its share of each batch, unless `micro_batch_size` asks for more."""
     ratios: tuple[float, ...] = ()
     """Ratios of the devices' shares; empty for equal ones."""
     auto_shares: bool = False
@@ -55,3 +55,10 @@ class ParallelSettings:
     """Smallest number of samples on which the model can be trained at once."""
     sharded: bool = False
     """Whether parameters, gradients and the optimizer's state are sharded over the ranks."""
+    micro_parts: int = 1
+    """Parts into which `micro_batch_size` cuts the largest share of a whole batch."""
+
+    @property
+    def num_parts(self) -> int:
+        """Parts in which a device takes its share of a whole batch; a smaller batch may have fewer."""
+        return max(self.accumulate, self.micro_parts)

@@ -81,7 +81,7 @@ class TorchParallel(ParallelTraining):
         self.solo = solo
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._stopwatch = Stopwatch(solo.device)
-        if (ranks.world > 1 or parallel.accumulate > 1) and (name := hooked_parameter(solo.model)) is not None:
+        if (ranks.world > 1 or parallel.num_parts > 1) and (name := hooked_parameter(solo.model)) is not None:
             self.notes.append(HOOKED.format(name=name))
         self._replicas: Replicas | None = None
         self._moving: BufferBroadcast | None = None
@@ -89,7 +89,7 @@ class TorchParallel(ParallelTraining):
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
-        if parallel.accumulate > 1 and has_batch_norm(solo.model):
+        if parallel.num_parts > 1 and has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
         if parallel.compile:
             solo.model.compile()
@@ -126,7 +126,7 @@ class TorchParallel(ParallelTraining):
         gradient = partial(RanksGradient, ranks=self.ranks, device=solo.device, copies=copies, joint_norms=joint)
         if not isinstance(solo.optimizer, SeveralOptimizers):
             return gradient(solo.optimizer.parameters)
-        if self.parallel.accumulate > 1:
+        if self.parallel.num_parts > 1:
             raise ValueError("accumulate: several optimizers take turns with whole batches; leave it out")
         gradients = {name: gradient(parameters) for name, parameters in solo.optimizer.parameters_by_name.items()}
         return RanksTurnGradient(
@@ -169,14 +169,14 @@ class TorchParallel(ParallelTraining):
         split = [self.coordinator.local_batches(*self._bounds[i]) for i in (0, -1)]
         if self._split != split:  # samples that were read ahead may now be another rank's
             self._split = split
-            self._batches = self.solo.data.train_batches(self.epoch + 1, self._own_parts(self.step))
+            self._batches = self.solo.data.train_parts(self.epoch + 1, self._own(self.step))
         self._stopwatch.restart()
 
-    def _own_parts(self, step: int) -> Iterator[torch.Tensor]:
-        """Yield the samples of each of this rank's parts of the epoch's batches, from a step on."""
+    def _own(self, step: int) -> Iterator[tuple[torch.Tensor, list[int]]]:
+        """Yield this rank's samples of each of the epoch's batches, from a step on, and the sizes of their parts."""
         for start, end in self._bounds[step:]:
-            for first, size in self.coordinator.local_batches(start, end)[self.ranks.rank].places():
-                yield self._order[first : first + size]
+            own = self.coordinator.local_batches(start, end)[self.ranks.rank]
+            yield self._order[own.first : own.first + own.samples], own.sizes
 
     def _wait(self) -> None:
         self.solo.wait()
@@ -289,7 +289,7 @@ class TorchParallel(ParallelTraining):
         report = RankReport(
             samples=since.samples,
             rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
-            most=since.most(self.solo.device) * self.parallel.accumulate,
+            most=since.most(self.solo.device) * self.parallel.num_parts,
             loss_sum=self.solo.loss_scale.reported(loss_sum),
             loss_weight=loss_weight,
             squares=tuple(square.item() for square in compress(since.squares, mask)),

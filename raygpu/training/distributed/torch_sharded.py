@@ -74,7 +74,7 @@ class TorchSharded(TorchParallel):
         if solo.optimizer_settings.ema_decay is not None:
             raise ValueError(f"ema_decay: a sharded model has no average of its parameters: {WITHOUT}")
         super().__init__(solo, parallel, ranks, request=request)
-        if parallel.accumulate > 1:
+        if parallel.num_parts > 1:
             self.notes.append("sharded: the gradient noise scale is not measured, as each part of a batch is summed")
 
     def _spread(self, model: nn.Module) -> None:

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, tee
 from operator import itemgetter, methodcaller
 from typing import Any, TypeAlias
 
@@ -53,6 +54,23 @@ class TrainingData(ABC):
     @abstractmethod
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each of these batches of training samples: copies, which may be changed."""
+
+    def train_parts(
+        self, epoch: int, batches: Iterable[tuple[torch.Tensor, Sequence[int]]]
+    ) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield inputs and targets of each part of these batches of training samples of one trial: copies.
+
+        batches: the samples of each, and the sizes of its parts. A `collate_fn` makes whole batches, which are cut.
+        """
+        if not self.made_together:
+            yield from self.train_batches(epoch, (part for each, sizes in batches for part in each.split([*sizes])))
+            return
+        read, cut = tee(batches)
+        whole = self.train_batches(epoch, (each for each, _ in read))
+        for (inputs, targets), (_, sizes) in zip(whole, cut, strict=True):
+            for size, end in zip(sizes, accumulate(sizes), strict=True):
+                part = slice(end - size, end)
+                yield (inputs, targets) if len(sizes) == 1 else (rows(inputs, part), rows(targets, part))
 
     @abstractmethod
     def train_batch(self, epoch: int, chosen: torch.Tensor) -> tuple[Tensors, Tensors]:

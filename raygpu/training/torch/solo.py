@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import copied, rows
+from raygpu.training.torch.data import copied
 from raygpu.training.torch.evaluation_batch import EvaluationBatch
 from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
@@ -180,7 +179,7 @@ class TorchSolo(Training):
         self.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
         sizes = [settings.parts_of(len(indices)) for indices in chosen]
-        batches = self._batches(epoch, chosen, sizes)
+        batches = self.data.train_parts(epoch, zip(chosen, sizes, strict=True))
         for number, each in enumerate(sizes):
             if isinstance(self.optimizer, SeveralOptimizers):
                 yield [(self.take_turns(*next(batches)), sum(each))]
@@ -192,22 +191,6 @@ class TorchSolo(Training):
                 clip_gradients(self.optimizer.parameters, settings.clip_norm)
             self.take_step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield parts
-
-    def _batches(
-        self, epoch: int, chosen: Sequence[torch.Tensor], sizes: Sequence[Sequence[int]]
-    ) -> Iterator[tuple[Any, Any]]:
-        """Return each part of each batch; what a `collate_fn` makes of a batch does not depend on its parts."""
-        if all(len(each) == 1 for each in sizes):
-            return iter(self.data.train_batches(epoch, chosen))
-        if not self.data.made_together:
-            pieces = [piece for indices, each in zip(chosen, sizes, strict=True) for piece in indices.split(list(each))]
-            return iter(self.data.train_batches(epoch, pieces))
-        batches = self.data.train_batches(epoch, chosen)
-        return (
-            (rows(inputs, slice(end - size, end)), rows(targets, slice(end - size, end)))
-            for (inputs, targets), each in zip(batches, sizes, strict=True)
-            for size, end in zip(each, accumulate(each), strict=True)
-        )
 
     def _add_gradients(self, batches: Iterator[tuple[Any, Any]], sizes: Sequence[int]) -> list[tuple[Any, int]]:
         """Give the parameters the gradient of a batch, taken in parts of these sizes; return the loss of each part."""

@@ -9,6 +9,8 @@ import pytest
 from raygpu.config import TrainConfig
 from raygpu.errors import BadInput
 from raygpu.training.distributed.batch_split import spread
+from raygpu.training.distributed.coordinator import Coordinator
+from raygpu.training.distributed.ranks import OneRank
 
 
 def config(hp: dict[str, Any] | None = None, **values: Any) -> TrainConfig:
@@ -21,6 +23,14 @@ def test_the_batch_size_is_each_worker_s_part() -> None:
     assert (found.parallel.global_batch, found.parallel.accumulate) == (192, 3)
     assert found.lines[0] == "an optimizer step: 192 samples: 96 + 96, each in 3 parts (batch_size is 32)"
     assert spread(config(), 1, 1000).lines[0] == "an optimizer step: 32 samples (batch_size is 32)"
+
+
+def test_a_short_batch_has_the_parts_of_a_trial() -> None:
+    found = spread(config({"batch_size": 64, "micro_batch_size": 16}), 1, 81)
+    assert found.lines[0] == "an optimizer step: 64 samples, each in 4 parts (batch_size is 64)"
+    assert (found.parallel.accumulate, found.parallel.num_parts) == (1, 4)
+    batches = [Coordinator(found.parallel, OneRank()).local_batches(*bounds) for bounds in ((0, 64), (64, 81))]
+    assert [batch.sizes for (batch,) in batches] == [[16, 16, 16, 16], [9, 8]]
 
 
 def test_a_global_batch_is_what_it_says() -> None:

@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 from raygpu import dataset_splits
+from raygpu.config import TrainConfig
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.training.distributed.batch_split import spread
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -24,6 +26,7 @@ from tests.models import Cnn, Mlp, few
 from tests.ranks import on_ranks
 from tests.training.distributed.parts import gradient, parameters, sharded, training
 from tests.training.torch.overflowing import OverflowingSamples
+from tests.training.torch.test_micro_batches import Collated
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 32, "clip_norm": 1.0}
 
@@ -340,3 +343,34 @@ def test_an_optimizer_may_keep_the_gradient_of_a_step(kind: type[Kept]) -> None:
     alone = trained(OneRank(), kind(), HP, ParallelSettings(40), 100)
     for found in on_ranks(2, trained, kind(), HP, parallel, 100):
         assert distance(found[0], alone[0]) < 1e-9
+
+
+class Cut(Mlp):
+    """Its numbers depend on the parts of a batch: normalised, and with noise of each part."""
+
+    def data(self) -> Splits:
+        return few(81)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 10))
+
+
+class CutAndMixed(Cut):
+    """Its batches are mixed by a `collate_fn`, at random."""
+
+    def data(self) -> Splits:
+        return Collated().data()
+
+
+@pytest.mark.parametrize("kind", [Cut, CutAndMixed])
+def test_one_device_takes_the_parts_of_a_trial(kind: type[Cut]) -> None:
+    """A last batch of 17 samples, or of 8, has fewer parts than the others."""
+    hp = {**HP, "batch_size": 32, "micro_batch_size": 12}
+    splits = kind().data()
+    plan = spread(TrainConfig(experiment="a:B", epochs=2, hyperparameters=hp), 1, splits.samples_per_epoch)
+    own = run(training(kind(), splits, hp, plan.parallel, dtype=torch.float64))
+    settings = Settings(2, 1, "float32", Path())
+    solo = TorchSolo(kind(), kind().data(), Trial("t0000", 3, hp), settings, dtype=torch.float64)
+    while solo.run_epoch() is not None:
+        pass
+    assert distance(parameters(own), [each.detach() for each in solo.model.parameters()]) <= 1e-12
