@@ -108,8 +108,7 @@ class TorchParallel(ParallelTraining):
         self._replicas = Replicas(self.solo.model, self.ranks, self._moving)
 
     def _join_batch_norm(self) -> None:
-        self.solo.model, lines = join_batch_norm(self.solo.model, self.solo.device)
-        self.notes += lines
+        self.notes += join_batch_norm(self.solo.model, self.solo.device)
         if has_joint_norm(self.solo.model):
             self._wait_in_steps("SyncBatchNorm")
             self._joint_norms = JointNorms(compiled=self.parallel.compile)
