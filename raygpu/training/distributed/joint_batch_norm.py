@@ -23,22 +23,23 @@ NO_GRADIENT = (
 NOT_JOINED = "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
 
 
-def join_batch_norm(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[str]]:
-    """Return the model with each BatchNorm over all ranks' samples, where torch can do that; and lines for a person.
+def join_batch_norm(model: nn.Module, device: torch.device) -> list[str]:
+    """Have each BatchNorm of a model normalise over all ranks' samples, where torch can do that; return lines for a
+    person.
 
     Its statistics are rank 0's, as that one evaluates and saves: waiting for them would spoil the speeds.
     """
     if not has_batch_norm(model):
-        return model, []
+        return []
     if device.type != "cuda":
-        return model, [NOT_JOINED]
-    model = _synchronized(model)
+        return [NOT_JOINED]
+    _synchronize(model)
     apart = [
         f"{name}, {type(module).__name__}" for name, module in model.named_modules()
         if isinstance(module, _BatchNorm) and module.training and not isinstance(module, nn.SyncBatchNorm)
     ]  # fmt: skip
-    cause = f"BatchNorm: torch synchronises none of a class of its own ({'; '.join(apart)})"
-    return model, [f"{cause}; there each rank normalises its share by itself"] if apart else []
+    cause = f"BatchNorm: torch synchronises none with a class or a forward() of its own ({'; '.join(apart)})"
+    return [f"{cause}; there each rank normalises its share by itself"] if apart else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,13 @@ def has_joint_norm(model: nn.Module) -> bool:
     return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
 
 
-def _synchronized(model: nn.Module) -> nn.Module:
-    """Convert BatchNorm to one over all ranks' samples; subclasses of torch's layers stay as they are."""
-    if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    for name, child in model.named_children():
-        setattr(model, name, _synchronized(child))
-    return model
+def _synchronize(model: nn.Module) -> None:
+    """Make each BatchNorm one over all ranks' samples; subclasses of torch's layers stay as they are.
+
+    Each stays the same object, with the attributes of a SyncBatchNorm: `convert_sync_batchnorm` makes new ones, without
+    the hooks of the old, which the user's code may hold elsewhere too.
+    """
+    for module in model.modules():
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) and "forward" not in vars(module):
+            module.__class__ = nn.SyncBatchNorm
+            module.process_group = None  # all ranks

@@ -23,6 +23,11 @@ NO_OWN_SPEED = (
 )
 
 
+BEGINS_ANEW = (
+    "the checkpoint is within epoch {epoch} of {before} training samples, and there are {now}: the epoch begins anew"
+)
+
+
 class ParallelTraining(ProductionTraining, ABC):
     """One process' part of a data-parallel training; all processes make the same calls."""
 
@@ -94,7 +99,7 @@ class ParallelTraining(ProductionTraining, ABC):
 
     def _exchange(self, wall_s: float) -> Progress:
         self._train_s += wall_s
-        ended = self.step == len(self._bounds)
+        ended = self.step >= len(self._bounds)
         reports, norms = self._report(self._request() if self.ranks.rank == 0 else "")
         waited_s = self._take_waited() if ended else None
         began = time.perf_counter()
@@ -151,16 +156,22 @@ class ParallelTraining(ProductionTraining, ABC):
             "epoch": self.epoch,
             "step": self.step,
             "global_batch": self.parallel.global_batch,
+            "samples": self.samples_per_epoch,
             "train_s": self._train_s,
             "ratios": self.coordinator.balancer.ratios,
         }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from the result of `_state`. Raises ValueError within an epoch of another global batch."""
+        """Go on from the result of `_state`; within an epoch of another number of samples, from its beginning. Raises
+        ValueError within an epoch of another global batch."""
         batch = state["global_batch"]
         if state["step"] and batch != self.parallel.global_batch:
             raise ValueError(f"trained with batches of {batch}, not of {self.parallel.global_batch}")
         self.epoch, self.step = state["epoch"], state["step"]
+        before, now = state.get("samples", self.samples_per_epoch), self.samples_per_epoch  # an older version has none
+        if self.step and before != now:
+            self.step = 0
+            self.notes.append(BEGINS_ANEW.format(epoch=self.epoch + 1, before=before, now=now))
         moves = self.parallel.auto_shares and not self._waits_in_steps  # those of a measurement that tells nothing stay
         if moves and len(state["ratios"]) == self.ranks.world:
             self.coordinator.balancer.ratios = list(state["ratios"])

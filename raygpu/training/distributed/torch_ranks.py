@@ -8,7 +8,7 @@ other, which is when its speed is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cached_property, partial
@@ -108,8 +108,7 @@ class TorchParallel(ParallelTraining):
         self._replicas = Replicas(self.solo.model, self.ranks, self._moving)
 
     def _join_batch_norm(self) -> None:
-        self.solo.model, lines = join_batch_norm(self.solo.model, self.solo.device)
-        self.notes += lines
+        self.notes += join_batch_norm(self.solo.model, self.solo.device)
         if has_joint_norm(self.solo.model):
             self._wait_in_steps("SyncBatchNorm")
             self._joint_norms = JointNorms(compiled=self.parallel.compile)
@@ -380,7 +379,7 @@ class TorchParallel(ParallelTraining):
         self.notes += self.solo.notes
         self.solo.load_state(state, self.epoch + 1)
 
-    def _load_model(self, state: dict[str, Any]) -> None:
+    def _load_model(self, state: Mapping[str, Any]) -> None:
         self.solo.model.load_state_dict(state)
 
     def _read(self, folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ optimizer's state. FSDP2 gathers the parameters of a block while it computes, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from raygpu.training.torch.experiment import own_methods
 from raygpu.training.torch.experiment_optimizer import make_optimizer
 from raygpu.training.torch.models import load_checkpoint
 from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.seeding import OF_OPTIMIZER, own_draws
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
@@ -158,12 +159,12 @@ class TorchSharded(TorchParallel):
         }
 
     def _load_states(self, state: dict[str, Any]) -> None:
-        self._load_model(state["model"])
+        self._load_model(unaveraged(state))
         self.solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
         self.solo.optimizer.load_state_dict(state["optimizer"])
         self.solo.loss_scale.load_state_dict(state["loss_scale"])
 
-    def _load_model(self, state: dict[str, Any]) -> None:
+    def _load_model(self, state: Mapping[str, Any]) -> None:
         self._shards.load_model_state(state)
 
     def _read(self, folder: Path) -> dict[str, Any]:

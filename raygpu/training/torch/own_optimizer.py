@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.torch_private_api import is_left_by_fused_sgd
+from raygpu.training.torch.value_texts import digest, tensor_text
+
+MADE_OTHERWISE = (
+    "optimizer() and scheduler() now give other numbers than before the checkpoint, which would undo them: {changes};"
+    " set epochs, hyper-parameters, data, devices or code back, or begin a new training"
+)
+MOST_CHANGES = 2
+"""Number of changes that are named: of an error, a line shows 300 characters."""
+UNCOMPARED = ("params", "foreach", "fused", "capturable", "_last_lr")
+"""Numbers of groups and schedulers that are others on another device, or that each step computes anew."""
 
 
 class OwnOptimizer:
@@ -41,6 +53,16 @@ class OwnOptimizer:
         self.own_lr = self._lr()
         """Learning rate of the first group of parameters in the last step; before it, in the first one. NaN without
         any."""
+        self._made = self._numbers()
+        """Numbers of the optimizer and the scheduler before the first step."""
+
+    def _numbers(self) -> dict[str, Any]:
+        """Return the numbers and texts of the groups of parameters, and of the scheduler's state."""
+        groups = [_plain(group) for group in self._optimizer.param_groups]
+        for group in groups:
+            if "initial_lr" in group:  # of which a scheduler computes that of each step
+                group.pop("lr", None)
+        return {"groups": groups, "scheduler": _plain(getattr(self._scheduler, "state_dict", dict)())}
 
     def _lr(self) -> float:
         return float(self._optimizer.param_groups[0].get("lr", math.nan))
@@ -105,12 +127,17 @@ class OwnOptimizer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps, and the states of the optimizer and the scheduler."""
+        """Return the number of steps, the states of the optimizer and the scheduler, and their numbers at the start."""
         scheduler = self._scheduler.state_dict() if self._scheduler is not None else None
-        return {"num_steps": self.num_steps, "optimizer": self._optimizer.state_dict(), "scheduler": scheduler}
+        states = {"optimizer": self._optimizer.state_dict(), "scheduler": scheduler}
+        return {"num_steps": self.num_steps, **states, "made": self._made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of `state_dict` into this optimizer."""
+        """Copy a state of `state_dict` into this optimizer. Raises ValueError for the state of one that was made with
+        other numbers: torch's optimizers and schedulers take over all of a state, and schedules of another length."""
+        changes = _changes(state.get("made", {}), self._made)  # an older version has none
+        if named := ", ".join(islice(dict.fromkeys(changes), MOST_CHANGES)):
+            raise ValueError(MADE_OTHERWISE.format(changes=named))
         self.num_steps = state["num_steps"]
         self._optimizer.load_state_dict(state["optimizer"])
         _stop_fused_sgd(self._optimizer)
@@ -122,6 +149,36 @@ def has_modes(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an optimizer has other parameters in training than in an evaluation, as schedule-free ones, which
     their users switch by its methods `train()` and `eval()`."""
     return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
+
+
+def _plain(value: Any) -> Any:
+    """Return the numbers and texts of a state, and of the lists and dicts in it, a digest of an array, and None of
+    everything else."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):  # as a Counter of milestones
+            return _plain([*value.items()])
+        return {key: _plain(each) for key, each in value.items() if key not in UNCOMPARED}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        if math.prod(value.shape) != 1:
+            text = tensor_text(value) if isinstance(value, torch.Tensor) else digest(value.tobytes())
+            return f"{tuple(value.shape)} {text:.8}"
+        value = value.item()
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _changes(before: Any, now: Any, name: str = "") -> Iterator[str]:
+    """Yield the numbers that differ, each in words. A name that one of the two lacks is that of another version."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in now:
+            if key in before:
+                yield from _changes(before[key], now[key], key)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for one, other in zip(before, now, strict=True):
+            yield from _changes(one, other, name)
+    elif repr(before) != repr(now):
+        yield f"{name} {now!s:.40} in place of {before!s:.40}"
 
 
 def _stop_fused_sgd(optimizer: torch.optim.Optimizer) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,12 +32,38 @@ class OwnNorm(nn.BatchNorm1d):
 def test_a_norm_that_is_not_joined_is_told() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Sequential(OwnNorm(4)), nn.InstanceNorm1d(4))
     assert not has_joint_norm(model)
-    joined, lines = join_batch_norm(model, torch.device("cuda"))
-    assert isinstance(joined[1], nn.SyncBatchNorm)
-    assert has_joint_norm(joined)
+    lines = join_batch_norm(model, torch.device("cuda"))
+    assert isinstance(model[1], nn.SyncBatchNorm)
+    assert has_joint_norm(model)
     assert [line for line in lines if "2.0, OwnNorm" in line] == lines != []
-    assert join_batch_norm(nn.Sequential(nn.BatchNorm1d(4)), torch.device("cuda"))[1] == []
-    assert join_batch_norm(model, torch.device("cpu"))[1] == [NOT_JOINED]
+    assert join_batch_norm(nn.Sequential(nn.BatchNorm1d(4)), torch.device("cuda")) == []
+    assert join_batch_norm(model, torch.device("cpu")) == [NOT_JOINED]
+
+
+def test_a_norm_that_is_joined_keeps_its_hooks_and_all_who_hold_it() -> None:
+    norm, calls = nn.BatchNorm1d(4, eps=1e-3, momentum=0.3), []
+    model = nn.Sequential(nn.Linear(4, 4), norm, nn.ReLU(), norm)
+    held = [norm]
+    norm.register_forward_hook(lambda module, inputs, output: calls.append(module))
+    inputs, model_alone = torch.randn(6, 4), copy.deepcopy(model)
+    wanted = model_alone(inputs)
+    calls.clear()
+    assert join_batch_norm(model, torch.device("cuda")) == []
+    assert type(held[0]) is nn.SyncBatchNorm
+    assert [*model] == [model[0], held[0], model[2], held[0]]
+    assert torch.equal(model(inputs), wanted)
+    assert calls == [held[0], held[0]]
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model_alone)
+    assert vars(model[1]).keys() == vars(converted[1]).keys()
+    for name, value in converted.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_a_norm_with_a_forward_of_its_own_is_told() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[1].forward = partial(nn.BatchNorm1d.forward, model[1])
+    (line,) = join_batch_norm(model, torch.device("cuda"))
+    assert "1, BatchNorm1d" in line
 
 
 class _Exchanged(torch.autograd.Function):

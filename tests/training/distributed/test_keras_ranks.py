@@ -300,6 +300,27 @@ def test_penalties_beside_a_layer_that_waits_for_other_processes_are_those_of_th
         assert np.linalg.norm(found - alone) <= 1e-12 * np.linalg.norm(alone)
 
 
+def another_epoch(ranks: Any, folder: str) -> Any:
+    own = training(ranks, ParallelSettings(20), Mlp)
+    while own.step < 3:
+        own.advance()
+    own.save(Path(folder))
+    again = training(ranks, ParallelSettings(20), Mlp, per_epoch=40)
+    again.load(Path(folder))
+    notes, step = again.notes, again.step
+    while (progress := again.advance()).result is None:
+        assert progress.step < progress.steps
+    return step, notes, progress.epoch, progress.step, progress.result.metrics["train/loss"]
+
+
+def test_an_epoch_begins_anew_with_another_number_of_samples(tmp_path: Path) -> None:
+    ((begun, notes, epoch, step, loss),) = on_keras_ranks(1, another_epoch, str(tmp_path), local=2)
+    assert begun == 0
+    assert "within epoch 1 of 167 training samples, and there are 40: the epoch begins anew" in notes[-1]
+    assert (epoch, step) == (1, 2)
+    assert np.isfinite(loss)
+
+
 def another_batch(ranks: Any, folder: str) -> str:
     own = training(ranks, ParallelSettings(20), Mlp)
     own.advance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -287,6 +288,26 @@ def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
     own.save(tmp_path)
     with pytest.raises(ValueError, match="trained with batches of 20, not of 40"):
         training(Mlp(), few(), HP, ParallelSettings(40)).load(tmp_path)
+
+
+@pytest.mark.parametrize("num_train", [40, 300])
+def test_an_epoch_begins_anew_with_another_number_of_samples(num_train: int, tmp_path: Path) -> None:
+    own = training(Mlp(), few(), HP, ParallelSettings(20))
+    while own.step < 3:
+        own.advance()
+    own.save(tmp_path)
+    again = training(Mlp(), few(num_train), HP, ParallelSettings(20))
+    again.load(tmp_path)
+    assert again.step == 0
+    assert (
+        f"within epoch 1 of 200 training samples, and there are {num_train}: the epoch begins anew" in again.notes[-1]
+    )
+    steps = 0
+    while (progress := again.advance()) is not None and progress.result is None:
+        steps += 1
+        assert steps < 100
+    assert (progress.epoch, progress.step) == (1, num_train // 20)
+    assert math.isfinite(progress.result.metrics["train/loss"])
 
 
 def test_a_warm_start_takes_the_parameters_alone(tmp_path: Path) -> None:

@@ -223,6 +223,23 @@ def test_checkpoints_go_from_any_number_of_ranks_to_any_other_sharded_or_not(tmp
         assert [dict(each) for each in losses] == [pytest.approx(dict(each), rel=1e-8) for each in metrics]
 
 
+def gone_on_sharded(ranks: Ranks, folder: str) -> Any:
+    own = sharded(Deep(), Deep().data(), HP, ParallelSettings(30), ranks, dtype=torch.float64)
+    own.load(Path(folder))
+    return own.states()["model"]
+
+
+def test_a_training_with_an_average_goes_on_sharded_from_the_trained_parameters(tmp_path: Path) -> None:
+    hp, parallel = HP | {"ema_decay": 0.9}, ParallelSettings(30)
+    averaged = training(Deep(), Deep().data(), hp, parallel, dtype=torch.float64)
+    while averaged.epoch < 1:
+        averaged.advance()
+    averaged.save(tmp_path)
+    trained = {name: value.clone() for name, value in averaged.solo.model.state_dict().items()}
+    assert distance(averaged.states()["model"], trained) > 1e-3
+    assert distance(on_ranks(2, gone_on_sharded, str(tmp_path))[0], trained) == 0
+
+
 def with_buffers(ranks: Ranks, kind: str, precision: Any) -> Any:
     """BatchNorm of each rank's own, and the estimates of the noise scale."""
     make = sharded if kind == "sharded" else training

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -261,7 +261,7 @@ class Shards:
             whole_state[name] = value
         return {} if self._ranks.rank else whole_state
 
-    def load_model_state(self, state: dict[str, Any]) -> None:
+    def load_model_state(self, state: Mapping[str, Any]) -> None:
         """Load a state dict of whole tensors, of which this rank takes its parts. Raises RuntimeError as torch does."""
         sharded_state = self.model.state_dict(keep_vars=True)
         cut = _empty_state(state)
