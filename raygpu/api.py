@@ -80,7 +80,7 @@ def run_sweep(
         values = {"space": dict(space or {}), **_with_experiment(experiment, fields)}
         result = sweep.run(validated(values, SweepConfig, "run_sweep"), stem=_stem(experiment))
     assert result.folder is not None
-    return SweepRun(RunDirectory.existing(result.folder))
+    return SweepRun(RunDirectory.existing(result.folder, current=False))
 
 
 @one_at_a_time()
@@ -108,7 +108,7 @@ def run_training(
     config = validated(start.values, TrainConfig, "run_training")
     result = train.run(config, stem=start.stem, source_folder=start.folder, warm_start=checkpoint)
     assert result.folder is not None
-    return TrainRun(RunDirectory.existing(result.folder, "train"))
+    return TrainRun(RunDirectory.existing(result.folder, "train", current=False))
 
 
 @one_at_a_time()
@@ -134,7 +134,7 @@ def run_balance(what: Any = None, *, hyperparameters: Mapping[str, Any] | None =
     start = _start(what, fields, hyperparameters, BalanceConfig)
     config = validated(start.values, BalanceConfig, "run_balance")
     result = balance.run(config, stem=start.stem, source_folder=start.folder)
-    return BalanceRun(RunDirectory.existing(result.folder, "balance"))
+    return BalanceRun(RunDirectory.existing(result.folder, "balance", current=False))
 
 
 @one_at_a_time()
@@ -147,7 +147,7 @@ def run_placement(what: Any = None, *, hyperparameters: Mapping[str, Any] | None
     start = _start(what, fields, hyperparameters, PlaceConfig)
     config = validated(start.values, PlaceConfig, "run_placement")
     result = place.run(config, stem=start.stem, source_folder=start.folder)
-    return PlaceRun(RunDirectory.existing(result.folder, "place"))
+    return PlaceRun(RunDirectory.existing(result.folder, "place", current=False))
 
 
 def run_delivery(run: Path | str | SweepRun | TrainRun) -> bool:

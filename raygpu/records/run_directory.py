@@ -237,9 +237,8 @@ class RunDirectory(RunPaths):
     def note_start(self) -> None:
         """Note that from now on a start in this folder is the run's last one. Raises StorageError."""
         if self.storage is not None:
-            start = uuid4().hex
+            stored_run.note_start(self, start := uuid4().hex)  # first: it is this folder's, wherever a kill comes
             self.write_run({stored_run.LAST_START: start})
-            write_whole(self.path / stored_run.HERE, start)
 
     def hand_over(self) -> None:
         """Copy the folder into object storage, if need be, and let other processes work on the run."""

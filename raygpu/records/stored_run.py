@@ -1,8 +1,8 @@
 """The copy of a run in object storage: what of it is fetched, and what goes back.
 
-Each start notes an id of its own in the run's state, which object storage has at once, and in a file of the folder
-here. Where the two differ, the last start was another machine's, and what it has left in object storage is newer than
-what lies here.
+Each start notes an id of its own in a file of the folder here, and in the run's state, which object storage has at
+once. Where the state's id is not of a start in this folder, the last start was another machine's, and what it has left
+in object storage is newer than what lies here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 from raygpu.errors import BadInput
 from raygpu.records import run_lock
 from raygpu.records.run_paths import RunPaths
-from raygpu.records.whole_files import replacement
+from raygpu.records.whole_files import replacement, write_whole
 from raygpu.storage import Storage
 
 LAST_START = "last_start"
 """Key, in the state of a run in object storage, of the id of its last start."""
-HERE = ".start"
-"""File with the id of the last start in this folder; it is never fetched."""
+HERE, FETCHED = ".start", ".fetched"
+"""Files with the ids of all starts in this folder, a line each, and of the start whose files were fetched last. Neither
+is ever fetched."""
 DELIVERED = ("run.json", "summary.json", "undelivered.jsonl", "undelivered.damaged.jsonl", "refused.jsonl")
 """Files that a delivery to MLflow changes."""
 
@@ -35,7 +36,10 @@ def bring_up_to_date(run: RunPaths) -> None:
     if run.storage is None:
         return
     run.storage.require_answer()
-    if _is_elsewhere(run, _state_in(run.storage)):
+    state = _state_in(run.storage)
+    fetched = run.path / FETCHED
+    is_here = fetched.is_file() and fetched.read_text() == state.get(LAST_START)  # and may have been edited since
+    if _is_elsewhere(run, state) and not is_here:
         if not os.access(run.path, os.W_OK):
             since = "another machine has gone on with the run since"
             raise BadInput(f"{run.path} cannot be written, and {since}; name it as {run.storage}")
@@ -72,7 +76,8 @@ def fetch(run: RunPaths) -> None:
         if is_stored:
             (storage / folder.name).download(folder)
     if is_elsewhere:
-        _delete_replaced(run, storage, names)
+        _delete_replaced(run, names)
+        write_whole(run.path / FETCHED, state[LAST_START])
 
 
 def publish(run: RunPaths) -> None:
@@ -107,7 +112,14 @@ def _state_in(folder: Storage) -> dict[str, Any]:
 def _is_elsewhere(run: RunPaths, state: dict[str, Any]) -> bool:
     """Return whether the last start that a run's state notes was not in this folder; False if it notes none."""
     noted = run.path / HERE
-    return LAST_START in state and not (noted.is_file() and noted.read_text() == state[LAST_START])
+    return LAST_START in state and not (noted.is_file() and state[LAST_START] in noted.read_text().split())
+
+
+def note_start(run: RunPaths, start: str) -> None:
+    """Note the id of a start in this folder. Raises OSError."""
+    noted = run.path / HERE
+    earlier = noted.read_text().split() if noted.is_file() else []
+    write_whole(noted, "".join(f"{each}\n" for each in (*earlier, start)))
 
 
 def _replace(file: Path, content: bytes) -> None:
@@ -115,11 +127,10 @@ def _replace(file: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def _delete_replaced(run: RunPaths, storage: Storage, names: list[str]) -> None:
+def _delete_replaced(run: RunPaths, names: list[str]) -> None:
     """Delete the files here that the last start has deleted or made anew."""
     results = (run.summary, run.error, run.sets_csv, run.trials_csv, run.objectives_csv, run.best_toml, run.report)
     for file in (*results, run.journal):
         if file.name not in names:
             file.unlink(missing_ok=True)
-    for name in (storage / run.checkpoints.name).folders() if run.checkpoints.is_dir() else []:
-        shutil.rmtree(run.checkpoints / name, ignore_errors=True)
+    shutil.rmtree(run.checkpoints, ignore_errors=True)

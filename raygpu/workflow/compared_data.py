@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Splits, is_read_later, named, num_samples, reads_later
+from raygpu.experiment import Arrays, Splits, is_read_later, named, num_samples
 from raygpu.records.run_directory import KINDS, RunDirectory
 
 FEW = 4
 """Number of samples in a digest of data that are read later: at equal distances, of a stream the first ones."""
 NUM_BYTES = 2**22
 """Bytes of an array in memory that a run is compared by, at least: samples at equal distances."""
+MOST_BYTES = 2**26
+"""The same of validation targets, whose number of bytes is most often below: all of them count then."""
 NOTED = "data"
 """Key of the digests of the data with which a run began."""
 OTHER_DATA = (
@@ -29,7 +31,7 @@ def validation_digest(splits: Splits) -> str:
     The digest is of all targets, as far as a data set lists them, and of some inputs.
     """
     inputs, targets = splits.validation_inputs, splits.validation_targets
-    compared = _some(targets, may_read=True) if reads_later(targets) else targets
+    compared = _some(targets, may_read=True, num_bytes=MOST_BYTES)
     return f"{num_samples(targets)} {_digest(_some(inputs, may_read=True), compared)}"
 
 
@@ -62,14 +64,14 @@ def _parts(splits: Splits, test: Splits | None) -> Iterator[tuple[str, str]]:
         yield name, f"{num_samples(targets)} {_digest(_some(inputs, may_read), _some(targets, may_read))}"
 
 
-def _some(arrays: Arrays, may_read: bool) -> dict[str, np.ndarray]:
-    """Return samples of each array, those of NUM_BYTES in memory; of a data set what it lists, or a few that are
+def _some(arrays: Arrays, may_read: bool, num_bytes: int = NUM_BYTES) -> dict[str, np.ndarray]:
+    """Return samples of each array, those of num_bytes in memory; of a data set what it lists, or a few that are
     read."""
     some = {}
     for name, array in named(arrays).items():
         column: Any = array
         if not is_read_later(array):
-            some[name] = array[:: 1 + array.nbytes // NUM_BYTES]
+            some[name] = array[:: 1 + array.nbytes // num_bytes]
         elif column.listed is not None:
             some[name] = column.listed
         elif may_read:

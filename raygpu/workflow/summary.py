@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygpu.config import SweepConfig, TrainConfig
-from raygpu.errors import one_line
+from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records import objectives_csv, population_file, sets_csv, trials_csv
@@ -295,7 +295,11 @@ def _unlike(folder: RunDirectory, winners: Sequence[TrialRecord]) -> list[str]:
     lines = []
     for winner in winners:
         checkpoint, rule = folder.checkpoints / winner.trial.trial_id, winner.score_rule
-        saved_epoch = kept_epoch(Storage(str(checkpoint)))
+        try:
+            saved_epoch = kept_epoch(Storage(str(checkpoint)))
+        except RaygpuError as error:
+            lines.append(str(error))
+            continue
         at_end = saved_epoch is None and rule == "last"
         if not checkpoint.is_dir() or at_end or saved_epoch == winner.score_epoch:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import Splits, num_samples
@@ -36,8 +37,11 @@ def winners_models(
     """
     trained = trained_models(records, best)
     models = kept_models(folder, records, trained, checkpoints)
-    noted = {name: kept_epoch(Storage(uri)) for name, (_, uri) in models.items()}
-    return models, trained | {name: epoch for name, epoch in noted.items() if epoch is not None}
+    for name, (_, uri) in models.items():
+        with suppress(RaygpuError):  # a damaged note: scoring the model shows what is wrong with it
+            epoch = kept_epoch(Storage(uri))
+            trained[name] = trained[name] if epoch is None else epoch
+    return models, trained
 
 
 def kept_models(

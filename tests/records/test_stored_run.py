@@ -129,6 +129,38 @@ def test_a_start_here_that_was_killed_keeps_what_it_has_not_published(laptop: Ru
     assert not laptop.shared.has("best.toml")
 
 
+@pytest.mark.parametrize("is_noted_there", [True, False])
+def test_a_start_here_that_ends_while_it_is_noted_costs_nothing(
+    laptop: RunDirectory, monkeypatch: pytest.MonkeyPatch, is_noted_there: bool
+) -> None:
+    """By a kill after object storage has its note, or by a fault of that."""
+    laptop.best_toml.write_text("of the start before, which was killed")
+    write_run = RunDirectory.write_run
+
+    def stopped(run: RunDirectory, values: dict[str, str]) -> None:
+        if is_noted_there:
+            write_run(run, values)
+        raise StorageError("storage: no answer")
+
+    monkeypatch.setattr(RunDirectory, "write_run", stopped)
+    with pytest.raises(StorageError):
+        laptop.note_start()
+    monkeypatch.undo()
+    before = {name: text for name, text in contents(laptop.path).items() if name != "run.json"}
+    run = RunDirectory.existing(laptop.path)
+    assert {name: text for name, text in contents(run.path).items() if name != "run.json"} == before
+    run.publish()
+    assert run.shared.read("best.toml") == laptop.best_toml.read_bytes()
+
+
+def test_an_edit_of_what_was_fetched_stays(laptop: RunDirectory, cluster: RunDirectory) -> None:
+    run = RunDirectory.existing(laptop.path)
+    run.config.write_text(run.config.read_text() + "epochs = 4\n")
+    assert RunDirectory.existing(laptop.path).config.read_text().endswith("epochs = 4\n")
+    cluster.note_start()
+    assert "epochs" not in RunDirectory.existing(laptop.path).config.read_text()
+
+
 def test_a_start_goes_on_from_the_results_of_another_machine(laptop: RunDirectory, cluster: RunDirectory) -> None:
     run = RunDirectory.existing(laptop.path)
     begun(run)

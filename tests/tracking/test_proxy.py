@@ -10,9 +10,10 @@ import pytest
 from raygpu.errors import TrackingError
 from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking.client import Refused
+from raygpu.tracking.kept_writes import REFUSED
 from raygpu.tracking.rewriting import has_run
 from raygpu.tracking.runs import RunTree
-from raygpu.tracking.writer import REFUSED, Writer
+from raygpu.tracking.writer import Writer
 from tests.tracking import proxy as answers
 from tests.tracking.proxy import Answer, proxied
 from tests.tracking.services import Server, children, epoch, eventually, losses, trial
