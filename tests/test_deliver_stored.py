@@ -15,8 +15,10 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking.journal import Journal
 from raygpu.tracking.pending_writes import Write
-from tests.test_deliver import SUMMARY, begun, whole, work
+from tests.test_deliver import SUMMARY, begun, others, whole, work
 from tests.tracking.services import trial
+
+__all__ = ["others"]  # used by itself: threads that other tests have left
 
 
 @pytest.fixture

@@ -281,6 +281,7 @@ class TrainingRun:
                 self.console.detail(checkpoint_line(report.epoch, report.step, report.score, best=report.best))
                 self._print_new(report.notes)
             case Notice():
+                self._notes.add(report.line)  # a checkpoint's notes may have it, too
                 self.console.warn(report.line)
 
     def _joined(self, report: Joined) -> None:

@@ -376,8 +376,8 @@ class TorchParallel(ParallelTraining):
 
     def _load_states(self, state: dict[str, Any]) -> None:
         self.solo.note_unsaved(state)
-        self.notes += self.solo.notes
         self.solo.load_state(state, self.epoch + 1)
+        self.notes += self.solo.notes
 
     def _load_model(self, state: Mapping[str, Any]) -> None:
         self.solo.model.load_state_dict(state)

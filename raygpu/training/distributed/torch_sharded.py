@@ -28,7 +28,7 @@ from raygpu.training.distributed.torch_ranks import TorchParallel, TorchRanks
 from raygpu.training.torch.experiment import own_methods
 from raygpu.training.torch.experiment_optimizer import make_optimizer
 from raygpu.training.torch.models import load_checkpoint
-from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.own_optimizer import OwnOptimizer, changed_numbers
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.seeding import OF_OPTIMIZER, own_draws
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
@@ -162,6 +162,7 @@ class TorchSharded(TorchParallel):
         self._load_model(unaveraged(state))
         self.solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
         self.solo.optimizer.load_state_dict(state["optimizer"])
+        self.notes += changed_numbers(self.solo.optimizer)
         self.solo.loss_scale.load_state_dict(state["loss_scale"])
 
     def _load_model(self, state: Mapping[str, Any]) -> None:

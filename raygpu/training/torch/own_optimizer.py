@@ -16,7 +16,7 @@ from raygpu.training.torch.torch_private_api import is_left_by_fused_sgd
 from raygpu.training.torch.value_texts import digest, tensor_text
 
 MADE_OTHERWISE = (
-    "optimizer() and scheduler() now give other numbers than before the checkpoint, which would undo them: {changes};"
+    "optimizer() and scheduler() now give other numbers than before the checkpoint, whose numbers are used: {changes};"
     " set epochs, hyper-parameters, data, devices or code back, or begin a new training"
 )
 MOST_CHANGES = 2
@@ -55,6 +55,8 @@ class OwnOptimizer:
         any."""
         self._made = self._numbers()
         """Numbers of the optimizer and the scheduler before the first step."""
+        self.changes: list[str] = []
+        """Numbers that a loaded state has otherwise, each in words."""
 
     def _numbers(self) -> dict[str, Any]:
         """Return the numbers and texts of the groups of parameters, and of the scheduler's state."""
@@ -133,11 +135,10 @@ class OwnOptimizer:
         return {"num_steps": self.num_steps, **states, "made": self._made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of `state_dict` into this optimizer. Raises ValueError for the state of one that was made with
-        other numbers: torch's optimizers and schedulers take over all of a state, and schedules of another length."""
+        """Copy a state of `state_dict` into this optimizer, with the numbers of one that was made with others: torch's
+        optimizers and schedulers take over all of a state, and schedules of another length. `changes` has them."""
         changes = _changes(state.get("made", {}), self._made)  # an older version has none
-        if named := ", ".join(islice(dict.fromkeys(changes), MOST_CHANGES)):
-            raise ValueError(MADE_OTHERWISE.format(changes=named))
+        self.changes = list(islice(dict.fromkeys(changes), MOST_CHANGES))
         self.num_steps = state["num_steps"]
         self._optimizer.load_state_dict(state["optimizer"])
         _stop_fused_sgd(self._optimizer)
@@ -177,8 +178,14 @@ def _changes(before: Any, now: Any, name: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for one, other in zip(before, now, strict=True):
             yield from _changes(one, other, name)
-    elif repr(before) != repr(now):
+    elif before != now and repr(before) != repr(now):  # NaN is not equal to itself
         yield f"{name} {now!s:.40} in place of {before!s:.40}"
+
+
+def changed_numbers(optimizer: Any) -> list[str]:
+    """Return a line on numbers that the state which an optimizer has loaded has otherwise; none of raygpu's own."""
+    changes = getattr(optimizer, "changes", ())
+    return [MADE_OTHERWISE.format(changes=", ".join(changes))] if changes else []
 
 
 def _stop_fused_sgd(optimizer: torch.optim.Optimizer) -> None:

@@ -49,6 +49,8 @@ class SeveralOptimizers:
         whose end the schedulers stop."""
         self._by_name, self._everything, self._most_batches = dict(by_name), everything, num_batches
         self.num_batches = 0
+        self.changes: list[str] = []
+        """Numbers that a loaded state has otherwise, each in words."""
         self.own_lr = next(iter(by_name.values())).own_lr
         """Learning rate of the first optimizer in the last step; before it, in the first one."""
 
@@ -167,6 +169,7 @@ class SeveralOptimizers:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copy a state of `state_dict` into the optimizers."""
-        self.num_batches = state["num_batches"]
+        self.num_batches, self.changes = state["num_batches"], []
         for name, each in self._by_name.items():
             each.load_state_dict(state["several"][name])
+            self.changes += getattr(each, "changes", [])

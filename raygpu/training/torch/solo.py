@@ -33,6 +33,7 @@ from raygpu.training.torch.models import (
     initial_model,
     load_checkpoint,
 )
+from raygpu.training.torch.own_optimizer import changed_numbers
 from raygpu.training.torch.parameter_average import AVERAGED, UNAVERAGED, ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import (
@@ -306,6 +307,7 @@ class TorchSolo(Training):
             self.average.load_average(state)
         self.use(self.optimizer_settings.in_epoch(epoch))
         self.optimizer.load_state_dict(state["optimizer"])
+        self.notes += changed_numbers(self.optimizer)
         self.loss_scale.load_state_dict(state.get("loss_scale", {}))  # an older version has none
 
     def load(self, folder: Path) -> None:

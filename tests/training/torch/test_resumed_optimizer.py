@@ -95,6 +95,13 @@ def solo(experiment: Own, epochs: int = EPOCHS, **hp: Any) -> TorchSolo:
     return TorchSolo(experiment, few(), Trial("t0000", 7, HP | hp), settings, torch.device("cpu"))
 
 
+def told(experiment: Own, folder: Path, epochs: int = EPOCHS, **hp: Any) -> str:
+    """The lines of a training that goes on."""
+    again = solo(experiment, epochs, **hp)
+    again.load(folder)
+    return "; ".join(again.notes)
+
+
 def saved(experiment: Own, folder: Path) -> None:
     first = solo(experiment)
     first.run_epoch()
@@ -112,31 +119,30 @@ def saved(experiment: Own, folder: Path) -> None:
         ("object", "num_steps 16 in place of 8"),
     ],
 )
-def test_a_schedule_of_another_length_is_refused(schedule: str, line: str, tmp_path: Path) -> None:
+def test_a_schedule_of_another_length_is_told(schedule: str, line: str, tmp_path: Path) -> None:
     saved(Own(schedule), tmp_path)
-    solo(Own(schedule)).load(tmp_path)
-    with pytest.raises(ValueError, match=rf"scheduler\(\) now give other numbers .*: {line}.*; set epochs"):
-        solo(Own(schedule), LATER).load(tmp_path)
+    assert not told(Own(schedule), tmp_path)
+    assert re.search(
+        rf"scheduler\(\) now give other numbers .*: {line}.*; set epochs", told(Own(schedule), tmp_path, LATER)
+    )
 
 
 @pytest.mark.parametrize(("schedule", "name"), [("none", "lr"), ("cosine", "initial_lr"), ("function", "initial_lr")])
-def test_another_learning_rate_is_refused(schedule: str, name: str, tmp_path: Path) -> None:
+def test_another_learning_rate_is_told(schedule: str, name: str, tmp_path: Path) -> None:
     saved(Own(schedule), tmp_path)
-    with pytest.raises(ValueError, match=f": {name} 0.02 in place of 0.01"):
-        solo(Own(schedule), rate=0.02).load(tmp_path)
+    assert f": {name} 0.02 in place of 0.01" in told(Own(schedule), tmp_path, rate=0.02)
 
 
 def test_of_several_optimizers_each_is_looked_at(tmp_path: Path) -> None:
     saved(Own("cosine", several=True), tmp_path)
-    solo(Own("cosine", several=True)).load(tmp_path)
-    with pytest.raises(ValueError, match="T_max 16 in place of 8"):
-        solo(Own("cosine", several=True), LATER).load(tmp_path)
+    assert not told(Own("cosine", several=True), tmp_path)
+    assert "T_max 16 in place of 8" in told(Own("cosine", several=True), tmp_path, LATER)
 
 
-def test_another_decay_in_the_code_is_refused(tmp_path: Path) -> None:
+def test_another_decay_in_the_code_is_told(tmp_path: Path) -> None:
     saved(Own("none"), tmp_path)
-    with pytest.raises(ValueError, match=re.escape("weight_decay 0.1 in place of 0;")):
-        solo(Own("none", weight_decay=0.1)).load(tmp_path)
+    assert "weight_decay 0.1 in place of 0;" in told(Own("none", weight_decay=0.1), tmp_path)
+    assert not told(Own("none", weight_decay=0.0), tmp_path)
 
 
 @pytest.mark.parametrize("schedule", ["none", "function"])
