@@ -279,10 +279,10 @@ class TrainingRun:
             case Saved():
                 history.keep(report.epoch, report.score, best=report.best, ended=report.ended, took_s=report.took_s)
                 self.console.detail(checkpoint_line(report.epoch, report.step, report.score, best=report.best))
-                self._print_new(report.notes)
             case Notice():
-                self._notes.add(report.line)  # a checkpoint's notes may have it, too
-                self.console.warn(report.line)
+                if not (report.once and report.line in self._notes):
+                    self.console.warn(report.line)
+                self._notes |= {report.line} if report.once else set()
 
     def _joined(self, report: Joined) -> None:
         """Take the history back to where the workers go on: the last attempt alone counts."""

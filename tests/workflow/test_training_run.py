@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from raygpu.engines.train.production import TrainingOutcome
-from raygpu.engines.train.worker_reports import Joined, Saved
+from raygpu.engines.train.worker_reports import Joined, Notice, Saved
 from raygpu.experiment import Splits
 from raygpu.records import timeline
 from raygpu.records.run_directory import RunDirectory
@@ -119,13 +119,17 @@ def test_the_readings_of_gpus_of_a_resume_come_after_those_of_the_starts_before(
     assert readings[0][1] == {"memory_gib": 2.0, "samples_per_s": 100.0}
 
 
-def test_a_note_that_comes_with_a_checkpoint_is_printed_once(tmp_path: Path) -> None:
+def test_a_note_of_workers_is_printed_once_and_what_happens_to_them_each_time(tmp_path: Path) -> None:
     run = Started(tmp_path)
     run.join(0, notes=("a note",))
     for epoch in range(1, 5):
         run.end_epoch(epoch, 1.0 / epoch)
-        run._take(Saved(epoch, 0, 1.0, best=True, notes=("a note", "another") if epoch > 2 else ("a note",)))
+        for line in ("a note", "another"):
+            run._take(Notice(line, once=True))
     assert run.lines == ["a note", "another"]
+    for _ in range(2):
+        run._take(Notice("no space left"))
+    assert run.lines[2:] == ["no space left"] * 2
 
 
 def test_after_a_lost_worker_the_last_attempt_alone_counts(tmp_path: Path) -> None:

@@ -108,16 +108,20 @@ def _begun(group: RankGroup, task: WorkerTask, splits: Splits | None, requests: 
 def _train_to_the_end(group: RankGroup, manager: _CheckpointManager, requests: _Requests) -> None:
     """Train until the end, a stop or divergence, with a checkpoint whenever one is due."""
     last: Progress | None = None
-    noted_s, num_noted = 0.0, len(manager.training.notes)
-    while (progress := manager.training.advance()) is not None:
+    noted_s, num_told = 0.0, len(manager.training.notes)
+    while True:
+        progress = manager.training.advance()
+        if group.ranks.rank == 0:
+            for line in manager.training.notes[num_told:]:
+                group.report(Notice(line, once=True))
+            num_told = len(manager.training.notes)
+        if progress is None:
+            break
         last = progress
         manager.note(progress)
         noted_s = _note_activity(manager.task, progress, group.ranks.rank, noted_s)
         if group.ranks.rank == 0:
             group.report(progress)
-            for line in manager.training.notes[num_noted:]:
-                group.report(Notice(line))
-            num_noted = len(manager.training.notes)
         if manager.due(progress):
             manager.save(progress)
             requests.saved()
@@ -225,11 +229,11 @@ class _CheckpointManager:
         entry = {"epoch": epoch, "step": step, "score": score, "is_best": is_best, **({"ended": True} if ended else {})}
         best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
         metrics = {number: dict(values) for number, values in self.metrics.items()}
-        text, notes = json.dumps({**entry, **best, "metrics": metrics}), tuple(self.training.notes)
+        text = json.dumps({**entry, **best, "metrics": metrics})
 
         def report(waited_s: float) -> None:
             """Report to the driver that the checkpoint is written."""
-            self._group.report(Saved(epoch, step, score, is_best, ended, waited_s, notes))
+            self._group.report(Saved(epoch, step, score, is_best, ended, waited_s))
 
         self.writer.begin(entry, {PROGRESS: text}, report)
 

@@ -38,8 +38,6 @@ class Saved:
     """Whether a function has ended by itself before its last epoch."""
     took_s: float = 0.0
     """Seconds for which the training waited."""
-    notes: tuple[str, ...] = ()
-    """All notes of the training so far: some are known only while it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,8 @@ class Notice:
     """A line for the user, of a worker or of what happens to them."""
 
     line: str
+    once: bool = False
+    """Whether it is shown once, though workers that start anew come to it again."""
 
 
 WorkerReport = Joined | Progress | Saved | Failed | Notice

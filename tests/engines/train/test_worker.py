@@ -143,22 +143,6 @@ def progress(epoch: int, loss: float | None, request: Any = "") -> Progress:
     return Progress(epoch, 4 if result else 2, 4, 0.1, 1.0, (8,), (8.0,), (8,), None, request, result)
 
 
-def test_a_checkpoint_is_reported_with_the_notes_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is written later has no note of after it began."""
-    reported: list[Any] = []
-    writes: list[Any] = []
-    monkeypatch.setattr(
-        worker, "CheckpointWriter", lambda *_: SimpleNamespace(begin=lambda entry, files, report: writes.append(report))
-    )
-    task: Any = SimpleNamespace(scoring=Scoring("loss", False))
-    group: Any = SimpleNamespace(ranks=SimpleNamespace(rank=0), mailbox=None, report=reported.append)
-    training: Any = SimpleNamespace(notes=["a note"], epoch=1)
-    worker._CheckpointManager(task, group, training).save(progress(1, 1.0))
-    training.notes.append("another")
-    writes[0](0.5)
-    assert (reported[0].notes, reported[0].took_s) == (("a note",), 0.5)
-
-
 def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = [*(progress(epoch, 1.0 / epoch) for epoch in range(1, 8)), progress(8, None, "checkpoint")]
 
@@ -174,7 +158,7 @@ def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkey
         def advance(self) -> Progress | None:
             report = reports.pop(0) if reports else None
             self.epoch += report is not None and report.result is not None
-            self.notes += ["smaller"] * (self.epoch == 1)
+            self.notes += ["smaller"] * (self.epoch == 1) + ["at the end"] * (report is None)
             return report
 
     saved: list[dict[str, Any]] = []
@@ -192,7 +176,7 @@ def test_a_checkpoint_within_an_epoch_has_the_metrics_of_the_epoch_before(monkey
     requests: Any = SimpleNamespace(saved=lambda: None)
     manager = worker._CheckpointManager(task, group, training)
     worker._train_to_the_end(group, manager, requests)
-    assert [report.line for report in told if isinstance(report, Notice)] == ["smaller"]
+    assert [report.line for report in told if isinstance(report, Notice)] == ["smaller", "at the end"]
     within = saved[1]
     assert (within["epoch"], within["step"], within["is_best"]) == (7, 2, False)
     assert within["metrics"] == {str(epoch): {"loss": 1.0 / epoch} for epoch in range(1, 8)}
