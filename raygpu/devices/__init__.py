@@ -1,4 +1,4 @@
-"""The only door to NVML (`nvml`, `gpm`) and to MPS: GPUs, their readings, memory limits, out-of-memory errors, RGU.
+"""The only door to NVML (`nvml`, `gpm`) and to MPS: GPUs, their readings, memory limits, RGU.
 
 Imports `planning` and `errors`; never Ray, MLflow, a framework or the other doors.
 """

@@ -16,11 +16,12 @@ from raygpu.records.trial_files import kept_files
 def winner_files(folder: RunDirectory, trial_id: str) -> list[tuple[Path, str]]:
     """Return files and folders of the winner in the order of their upload, each with its folder among the artifacts.
 
-    `best.toml` comes after all parts of the checkpoint, and not without one.
+    `best.toml` comes after all parts of the checkpoint, and not without one; what else lies in `best/` comes after it,
+    as a store may refuse a kind of file.
     """
     checkpoint, best = folder.checkpoint(trial_id), folder.best.name
     parts = [path for path in sorted(checkpoint.glob("*")) if path.is_file()] if checkpoint is not None else []
-    files = [*sorted(folder.best.glob("*")), *parts, *([folder.best_toml] if parts else [])]
+    files = [*parts, *([folder.best_toml] if parts else []), *sorted(folder.best.glob("*"))]
     written = kept_files(folder, trial_id)
     return [*((path, best) for path in files), *([(written, f"{best}/files/{trial_id}")] if written else [])]
 

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.training.out_of_memory import is_out_of_memory
 
 ADVICE = (
     (

@@ -104,7 +104,7 @@ def test_torch_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
 ALONE = """
 import resource, sys, traceback
 import numpy, torch
-from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.training.out_of_memory import is_out_of_memory
 from raygpu.devices.limits import cap_data, lift_data
 model = torch.nn.Linear(1000, 1000)
 before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -144,7 +144,7 @@ def test_a_tighter_limit_from_outside_stays(monkeypatch: pytest.MonkeyPatch) -> 
 
 ON_GPU = """
 import torch
-from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.training.out_of_memory import is_out_of_memory
 from raygpu.devices.limits import cap_torch, measure_context_gib
 cap_torch(0.1)
 context_gib = measure_context_gib()

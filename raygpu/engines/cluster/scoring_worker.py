@@ -13,7 +13,6 @@ import ray
 
 from raygpu.config.sections import Precision
 from raygpu.config.source import Source
-from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.cluster.cluster import PlacementRequest
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits
@@ -22,6 +21,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.base import Settings, thread_environment
 from raygpu.training.model_scores import model_scores
+from raygpu.training.out_of_memory import is_out_of_memory
 
 
 @dataclass(frozen=True, slots=True)

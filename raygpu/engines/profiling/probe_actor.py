@@ -15,11 +15,11 @@ import ray
 
 from raygpu.config.sections import Precision, Way
 from raygpu.config.source import Source
-from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training import memory_usage
 from raygpu.training.base import Settings
+from raygpu.training.out_of_memory import is_out_of_memory
 from raygpu.training.timing import TrainingBenchmark, WorkWindow
 
 EPOCHS = 1000

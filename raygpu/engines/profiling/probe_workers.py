@@ -15,13 +15,13 @@ from typing import Any
 import ray
 
 from raygpu.config.sections import Way
-from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault, Made, spawn
 from raygpu.engines.profiling.workload import Workload
 from raygpu.records.device import Device
 from raygpu.search.trials import Trial
 from raygpu.training.base import thread_environment
+from raygpu.training.out_of_memory import is_out_of_memory
 
 END_S = 5.0
 

@@ -17,7 +17,6 @@ import ray.train
 from raygpu.config.sections import Precision
 from raygpu.config.source import Source
 from raygpu.devices import disk
-from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.train.worker_reports import Failed, Joined, WorkerReport
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import ControlRequest, Restored
@@ -28,6 +27,7 @@ from raygpu.training.callable.function import FunctionTraining
 from raygpu.training.distributed.function_rank import FunctionRank
 from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings
+from raygpu.training.out_of_memory import is_out_of_memory
 
 LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
 """Types of errors that a rank raises because another rank is lost, by name: of torch.distributed, and of TensorFlow."""

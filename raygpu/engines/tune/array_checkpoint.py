@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.member_report import breaks_device
 from raygpu.errors import one_line
 from raygpu.records.run_directory import PROGRESS, SCORE
 from raygpu.search.scoring import TrialScores
 from raygpu.storage import S3_SAID, StorageError
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone
+from raygpu.training.out_of_memory import is_out_of_memory
 
 POPULATION = "population.json"
 """File of a checkpoint with the members' reports to their population, and their changes."""

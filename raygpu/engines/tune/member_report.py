@@ -5,11 +5,11 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 
-from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.search.scoring import BestEpoch, TrialScores
 from raygpu.search.trial_record import Change, Status
 from raygpu.search.trials import EpochResult
 from raygpu.training.base import NotAsAlone
+from raygpu.training.out_of_memory import is_out_of_memory
 
 
 @dataclass(frozen=True, slots=True)

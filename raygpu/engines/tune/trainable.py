@@ -24,7 +24,6 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices import disk
-from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.array_checkpoint import GONE, DamagedCheckpoint, reading
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
@@ -45,6 +44,7 @@ from raygpu.search.trials import EpochResult
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray, NotAsAlone, thread_environment
 from raygpu.training.folds import Data
+from raygpu.training.out_of_memory import is_out_of_memory
 from raygpu.training.worker_modes import WorkerModes
 
 logger = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 
 from raygpu.planning.batches import evaluation_bounds
+from raygpu.training.out_of_memory import is_out_of_memory
 
 T = TypeVar("T")
 SMALLER = (
@@ -29,7 +30,8 @@ class EvaluationBatch:
         """Return the result of an evaluation of `count` samples, called with each batch's; after an out-of-memory it
         begins anew with half as many in each.
 
-        fixed: whether the batches stay as they are. Raises torch.OutOfMemoryError if they do, and for one sample.
+        fixed: whether the batches stay as they are. Raises the out-of-memory error, of whichever library, if they do,
+        and for one sample.
         """
         first = largest = 0
         while True:
@@ -39,8 +41,8 @@ class EvaluationBatch:
             try:
                 result = evaluate(parts)
                 break
-            except torch.OutOfMemoryError:
-                if fixed or largest == 1:
+            except Exception as error:
+                if fixed or largest == 1 or not is_out_of_memory(error):
                     raise
             self._size = largest // 2  # only here: the error holds the tensors of the batch
             torch.cuda.empty_cache()

@@ -21,14 +21,17 @@ from tests.training.distributed.parts import training
 from tests.training.fused.alike import SGD, members, new_array, run, solo
 
 LINE = SMALLER.format(before=32, now=8)
+OF_TORCH = torch.OutOfMemoryError("out of memory")
+OF_CUBLAS = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
 
 class Memory(nn.Module):
     """Holds the outputs of so many samples in an evaluation."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, error: Exception) -> None:
         super().__init__()
         self.most = most
+        self.error = error
         self.sizes: list[int] = []
         """Numbers of samples that were evaluated at once."""
         self.layer = nn.Linear(64, 10)
@@ -37,7 +40,7 @@ class Memory(nn.Module):
         if not self.training:
             self.sizes.append(len(inputs))
             if len(inputs) > self.most:
-                raise torch.OutOfMemoryError("out of memory")
+                raise self.error
         outputs: torch.Tensor = self.layer(inputs)
         return outputs
 
@@ -45,19 +48,21 @@ class Memory(nn.Module):
 class Small(Mlp):
     """Trained on a device of little memory."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, error: Exception = OF_TORCH) -> None:
         self.most = most
+        self.error = error
 
     def data(self) -> Splits:
         return few(50, 32)
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
-        return Memory(self.most)
+        return Memory(self.most, self.error)
 
 
-def test_smaller_batches_have_the_same_means_and_stay() -> None:
+@pytest.mark.parametrize("error", [OF_TORCH, OF_CUBLAS])
+def test_smaller_batches_have_the_same_means_and_stay(error: Exception) -> None:
     (trial,) = members({}, SGD[:1])
-    small, large = (solo(Small(most), trial, torch.float64, 2) for most in (9, 1000))
+    small, large = (solo(Small(most, error), trial, torch.float64, 2) for most in (9, 1000))
     for result, wanted in zip(run(small, 2), run(large, 2), strict=True):
         assert dict(result.metrics) == pytest.approx(dict(wanted.metrics), rel=1e-12)
     assert small.model.sizes == [32, 16, 8, 8, 8, 8, 8, 8, 8, 8]

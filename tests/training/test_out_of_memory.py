@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.training.out_of_memory import is_out_of_memory
 
 CUDA = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 15.77 GiB of which 0 is free."
 CPU = (
