@@ -58,7 +58,7 @@ class ProfiledGroup:
     @property
     def can_fuse(self) -> bool:
         """Whether the trials are fusable, and were measured as an array."""
-        return self.fusable and any(p.samples_per_s for p in self.profile.of("fused"))
+        return self.fusable and self.profile.measured("fused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,20 +219,25 @@ def _option(
     wall_s, off_s = TUNE_S, 0.0
     gibs: list[float | None] = []
     if not all(fused):
-        wall_s += max(_start_s(group.profile, way, n) for group in groups)
+        wall_s += max(_start_s(group.profile, _known(group.profile, way), n) for group in groups)
     if any(fused):
         wall_s += max(_start_s(group.profile, "fused", 1) for group in groups)
     if any(fused) and not all(fused):  # workers of one share end before those of the other start
         wall_s += 2 * WORKER_S * (max(group.size.generations for group in groups) - 1)
     for group, array in zip(groups, fused, strict=True):
         group_s = _fused_s(group, room, num_gpus) if array else _packed_s(group, way, n, num_gpus)
-        own_way: Way = "fused" if array else way
+        own_way: Way = "fused" if array else _known(group.profile, way)
         number = _members(group, room, num_gpus) if array else n
         wall_s += group_s
         off_s += group_s * _off(group.profile, own_way, number)
         gibs.append(_gib(group.profile, own_way, number))
     peaks_gib = [gib for gib in gibs if gib is not None]
     return Option(way, n, fused, wall_s, max(peaks_gib, default=None), bound, off_s)
+
+
+def _known(profile: Profile, way: Way) -> Way:
+    """Return the way by which a profile predicts a packed way: itself, or `process` where it was not measured."""
+    return way if profile.measured(way) else "process"
 
 
 def _off(profile: Profile, way: Way, n: int) -> float:
@@ -247,6 +252,7 @@ def _off(profile: Profile, way: Way, n: int) -> float:
 def _packed_s(group: ProfiledGroup, way: Way, n: int, num_gpus: int) -> float:
     """Return the seconds of waves of trials, n on each device; the last wave may be smaller, and is then faster."""
     profile, size = group.profile, group.size
+    way = _known(profile, way)
     each = size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, way))
     full, rest = divmod(size.trials, n * num_gpus)
     last = math.ceil(rest / num_gpus)

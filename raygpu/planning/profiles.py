@@ -155,6 +155,10 @@ class Profile:
         points = (p for p in self.points if p.way == way and not p.compiled and p.doubt is None)
         return sorted(points, key=lambda p: p.n)
 
+    def measured(self, way: Way) -> bool:
+        """Return whether a way has a throughput."""
+        return any(p.samples_per_s for p in self.of(way))
+
     @property
     def ways(self) -> list[Way]:
         """Measured ways, in the order of `WAYS`."""

@@ -103,7 +103,7 @@ class Measurer:
         in_part: dict[Signature, Profile] = {}
         for group in self.groups:
             profile = self._found(self._subject(group, hardware))
-            if profile is not None and profile.best() is not None:
+            if profile is not None and profile.measured("process"):  # every prediction compares with one alone
                 is_complete = self._tells(profile, group, hardware)
                 (estimates.own if is_complete else in_part)[group.signature] = profile
         if self._taken(estimates, estimates.own):

@@ -269,6 +269,16 @@ def test_a_profile_without_arrays_does_not_keep_a_short_sweep_from_them(
     assert found.reference is not None
 
 
+def test_a_profile_without_processes_predicts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    measurer = measurer_of(64, 1, tmp_path)
+    notes = ("process: not measured: left out",)
+    key = measurer._subject(measurer.largest, CARD)
+    measurer.store.keep(Profile(key, few().num_train, (Point("fused", 8, 5e4, 5.0),), notes))
+    found, due = measurer.kept(CARD)
+    assert (due, found.own, found.reference) == (True, {}, None)
+
+
 class FailingProbe:
     """In place of SweepProbe: one training alone raises."""
 
