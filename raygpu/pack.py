@@ -30,11 +30,14 @@ from raygpu.cli.run_description import measurement_description
 from raygpu.config import PackConfig
 from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
+from raygpu.devices.host import available_memory_gib
 from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster.service.handover import served
 from raygpu.errors import BadInput
 from raygpu.planning.advice import Advice, Scaling
 from raygpu.planning.advice import advise as judge
+from raygpu.planning.cost_model import FreeMemory
+from raygpu.planning.profile_coverage import lacking
 from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.packing import MeasuredTraining, find_training, measure, measure_scaling, plan_pack
@@ -123,7 +126,8 @@ def advise(
     if profile is not None:
         profile = profile.in_epochs_of(measuring.samples_per_epoch)
     most = max(config.chosen_numbers or (config.most,))
-    is_kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
+    room = FreeMemory(available_memory_gib(), measuring.subject.device_gib)
+    is_kept = profile is not None and not lacking(profile, dict.fromkeys(ways, most), room)
     folder = RunDirectory.create_for(config)
     with removed_if_failed(folder):
         if profile is None or not is_kept:

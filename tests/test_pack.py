@@ -350,7 +350,10 @@ def test_what_is_measured_on_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) 
     found = packing.find_training(config, "mine", Path(__file__).parents[1], list)
     assert found.subject.device == "NVIDIA H100 80GB HBM3"
     assert [gpu.uuid for gpu in found.prepared.gpus] == [fake.uuids[1]]
+    monkeypatch.setattr(packing.mps, "unavailable", lambda uuid: None if uuid == fake.uuids[1] else "another GPU")
     assert packing._ways(found) == (["process", "mps", "fused", "threads"], [])
+    monkeypatch.setattr(packing.mps, "unavailable", lambda uuid: "WSL2 has no CUDA MPS")
+    assert packing._ways(found) == (["process", "fused", "threads"], ["mps: not measured: WSL2 has no CUDA MPS"])
 
 
 def test_a_card_that_takes_one_process_is_not_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,14 +181,25 @@ def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1)
     curve, end = gaining(group.profile, way)
     trials_at_once = group.size.of(way)
     bounds = {end: curve, f"{trials_at_once} trials at once": math.ceil(trials_at_once / num_gpus)}
-    for field, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
-        line = group.profile.memory(way, field)  # type: ignore[arg-type] # two names that are literals
-        if line is not None and line.each > 0 and free_gib is not None:
-            bounds[f"{field[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = trainings_that_fit(
-                line, free_gib
-            )
+    bounds |= _memory_bounds(group.profile, way, room)
     bound, n = min(bounds.items(), key=lambda item: item[1])
     return max(1, n), bound
+
+
+def most_that_fit(profile: Profile, way: Way, room: FreeMemory) -> float:
+    """Return the largest number of trainings that memory holds, 1 at least; infinite where memory was not measured."""
+    return max(1, min(_memory_bounds(profile, way, room).values(), default=math.inf))
+
+
+def _memory_bounds(profile: Profile, way: Way, room: FreeMemory) -> dict[str, int]:
+    """Return the number of trainings that each memory holds, by a line with the figures."""
+    bounds = {}
+    for field, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
+        line = profile.memory(way, field)  # type: ignore[arg-type] # two names that are literals
+        if line is not None and line.each > 0 and free_gib is not None:
+            text = f"{field[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"
+            bounds[text] = trainings_that_fit(line, free_gib)
+    return bounds
 
 
 def gaining(profile: Profile, way: Way) -> tuple[int, str]:

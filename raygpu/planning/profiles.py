@@ -20,6 +20,12 @@ FALLING = 0.97
 
 NOT_COMPILED = "step not compiled"
 """Part of the note of a way that was measured without its compiled step."""
+NOT_TRIED = "at once not tried"
+"""Part of the note of a number that a measurement left out, for want of time or of free memory."""
+BEATEN = "packed:"
+"""Prefix of the note that no number of processes can be as fast as the array of this measurement."""
+MPS_PASSES = ("another raygpu of yours", "an earlier raygpu's MPS", "is not installed", "cannot be used")
+"""Parts of notes on MPS whose reason may be gone at the next measurement."""
 MEASURABLE = 0.02
 """Share of a step's time below which a fitted cost cannot be told from zero, however small the spread."""
 
@@ -129,6 +135,8 @@ class Profile:
     """Date and time, ISO 8601, UTC."""
     synthetic: bool = False
     """Whether the data was made up."""
+    ended_s: dict[Way, float] = field(default_factory=dict)
+    """Seconds that a sweep's probe could take, by each way whose measurement they ended."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the profile as JSON can hold it."""
@@ -201,15 +209,23 @@ class Profile:
         out."""
         keys = {(p.way, p.n, p.compiled) for p in self.points}
         points = [p for p in earlier.points if (p.way, p.n, p.compiled) not in keys and p.fault is None]
-        notes = [note for note in earlier.notes if note.partition(":")[0] not in {p.way for p in self.points}]
+        ways = {p.way for p in self.points}
+        notes = [note for note in earlier.notes if note.partition(":")[0] not in ways]
+        ended_s = {way: seconds for way, seconds in earlier.ended_s.items() if way not in ways}
         return replace(
             self,
             points=(*self.points, *points),
             notes=tuple(dict.fromkeys([*self.notes, *notes])),
+            ended_s=ended_s | self.ended_s,
             synthetic=self.synthetic or (earlier.synthetic and bool(points)),
         )
 
-    def tells_of(self, way: Way, n: int) -> bool:
+    def lasting(self) -> Profile:
+        """Return what later measurements may trust: no points in doubt, and no notes of this measurement's moment."""
+        points = tuple(p for p in self.points if p.doubt is None)
+        return replace(self, points=points, notes=tuple(note for note in self.notes if not _passes(note)))
+
+    def tells_of(self, way: Way, n: float) -> bool:
         """Return whether a way needs no further measurement for n trainings at once: n was measured, more stopped
         gaining or failed before, or a note says why it was not measured."""
         points = self.of(way)
@@ -217,7 +233,7 @@ class Profile:
             return True
         if not points or points[-1].n >= n or points[-1].fault is not None:
             return bool(points)
-        return (points[-1].gain or 0.0) < max(p.gain or 0.0 for p in points)
+        return not rises(points) or (points[-1].gain or 0.0) < max(p.gain or 0.0 for p in points)
 
     def law(self, way: Way) -> Usl | None:
         """Fit the throughput of a way by the number of trainings; None without points. For ways other than fused."""
@@ -271,6 +287,12 @@ class Profile:
         if point.samples_per_s is None:
             return None
         return epochs * (self.num_train or 1) / point.samples_per_s
+
+
+def _passes(note: str) -> bool:
+    """Return whether the reason in a note may not hold for the next measurement of this training on this device."""
+    is_mps = note.startswith("mps:")
+    return NOT_TRIED in note or note.startswith(BEATEN) or (is_mps and any(part in note for part in MPS_PASSES))
 
 
 def _exceeds(point: Point, other: Point) -> bool:

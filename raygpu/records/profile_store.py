@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,11 @@ class ProfileStore:
     def keep(self, profile: Profile) -> Path:
         """Write a profile; return its file.
 
-        Points of an earlier profile of the same versions stay unless measured again. Points in doubt are left out:
-        later sweeps would trust them.
+        Points of an earlier profile of the same versions stay unless measured again. Points in doubt, and notes that
+        hold for this measurement alone, are left out: later sweeps would trust them.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        profile = replace(profile, points=tuple(p for p in profile.points if p.doubt is None))
+        profile = profile.lasting()
         earlier = self.find(profile.subject)
         if earlier is not None:
             profile = profile.over(earlier)
@@ -81,7 +81,7 @@ class ProfileStore:
 def read(path: Path) -> Profile | None:
     """Return the profile in a file; None if there is no such file, or none of this form."""
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
+        values: dict[str, Any] = {"ended_s": {}} | json.loads(path.read_text())
         points = tuple(_point(point) for point in values["points"])
         arguments = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
         arguments |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}

@@ -97,6 +97,14 @@ def test_points_in_doubt_are_not_kept_and_replace_nothing(tmp_path: Path) -> Non
     assert [(p.n, p.gain) for p in kept.of("fused")] == [(8, 2.1), (13, 3.0)]
 
 
+def test_a_file_that_tells_nothing_of_the_probe_s_time_is_read(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0}), notes=("process: 4 at once not tried: a quarter",)))
+    path.write_text(path.read_text().replace(',\n "ended_s": {}', ""))
+    assert "ended_s" not in path.read_text()
+    assert store.find(SUBJECT) == profile(points("process", {1: 1.0})), "without the note of that moment"
+
+
 def test_what_failed_earlier_may_not_fail_again(tmp_path: Path) -> None:
     store = ProfileStore(tmp_path)
     busy = [Point("fused", 8, fault="out of memory")]
