@@ -97,11 +97,10 @@ def run(
         RunDirectory(folder.path).write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder)
     files += report_of(folder, console.line, console.warn)
-    path = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
+    for_sweeps = f"; the profile is {measuring.prepared.profiles.told(profile)}" if profile.best() is not None else ""
     verdict = profile_view.verdict(profile)
     try:
         with published(folder, console.warn) as kept:
-            for_sweeps = f"; the profile, for sweeps, is {path}" if path else ""
             console.result(f"table, plot and data in {kept}{for_sweeps}")
             _track(config, profile, {}, files, measurement_description(config, kept, verdict), console)
     finally:
@@ -133,7 +132,7 @@ def advise(
         if profile is None or not is_kept:
             profile = _profiled(measuring, ways, notes, folder, console)
             if profile.best() is not None:
-                store.keep(profile)
+                console.line(f"the profile is {store.told(profile)}")
         advice = judge(profile)
         scaling = measure_scaling(measuring, folder, console.line) if advice.answer == "one" else Scaling()
         advice = judge(profile, scaling)

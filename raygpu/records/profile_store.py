@@ -46,8 +46,15 @@ class ProfileStore:
                 f"profiles: {self.folder} cannot be written ({error.strerror}); choose another --profiles"
             ) from error
 
+    def told(self, profile: Profile) -> str:
+        """Keep a profile; return where, or why it cannot be written, as text: a measurement is of use without it."""
+        try:
+            return f"kept for later sweeps in {self.keep(profile)}"
+        except OSError as error:
+            return f"not kept: {self.folder} cannot be written ({error.strerror or error})"
+
     def keep(self, profile: Profile) -> Path:
-        """Write a profile; return its file.
+        """Write a profile; return its file. Raises OSError.
 
         Points of an earlier profile of the same versions stay unless measured again. Points in doubt, and notes that
         hold for this measurement alone, are left out: later sweeps would trust them.

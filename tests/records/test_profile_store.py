@@ -85,6 +85,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
             ProfileStore(folder).check()
 
 
+def test_a_folder_that_can_no_longer_be_written_costs_no_measurement(tmp_path: Path) -> None:
+    measured = profile(points("process", {1: 1.0}))
+    assert ProfileStore(tmp_path).told(measured) == f"kept for later sweeps in {tmp_path / SUBJECT.file_name}"
+    (tmp_path / "file").touch()
+    for folder in (Path("/proc/profiles"), tmp_path / "file"):
+        assert ProfileStore(folder).told(measured).startswith(f"not kept: {folder} cannot be written (")
+        assert ProfileStore(folder).find(SUBJECT) is None
+        assert list(ProfileStore(folder).all()) == []
+
+
 def test_points_in_doubt_are_not_kept_and_replace_nothing(tmp_path: Path) -> None:
     store = ProfileStore(tmp_path)
     store.keep(profile(points("fused", {8: 2.0, 13: 3.0})))

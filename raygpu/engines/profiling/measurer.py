@@ -373,7 +373,7 @@ class Measurer:
         if profile.best() is None:
             estimates.source = f"one training alone failed ({profile.points[0].fault})"
             return estimates
-        probe_note = f"measured in {seconds:.0f} s; kept for later sweeps in {self.store.keep(profile)}"
+        probe_note = f"measured in {seconds:.0f} s; {self.store.told(profile)}"
         estimates.notes = (probe_note, *(note for note in profile.notes if note.startswith("mps:")))
         if any(point.doubt is not None for point in profile.points):
             profile = roughly(profile)

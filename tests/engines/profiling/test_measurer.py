@@ -360,6 +360,22 @@ def test_a_probe_whose_training_fails_ends_no_sweep_and_is_not_kept(
     assert (found.reference, found.own, [*measurer.store.all()]) == (None, {}, [])
 
 
+class BriefProbe(FailingProbe):
+    """In place of SweepProbe: one training and an array."""
+
+    def measure(self, ways: Any, work: float, *, mps: bool) -> Any:
+        points = [Point("process", 1, 1e3, 1.0), Point("process", 2, 1e3, 1.0), Point("fused", 8, 9e3, 9.0)]
+        return SimpleNamespace(points=points, notes=[])
+
+
+def test_a_profile_that_cannot_be_kept_ends_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.SweepProbe", BriefProbe)
+    (tmp_path / "profiles").touch()
+    found = measurer_of(64, 1, tmp_path / "profiles").probe(SimpleNamespace(), CPU)  # type: ignore[arg-type]
+    assert found.reference is not None
+    assert found.notes[0] == f"measured in 0 s; not kept: {tmp_path / 'profiles'} cannot be written (File exists)"
+
+
 def test_a_look_has_at_most_the_time_budget_s_length(tmp_path: Path) -> None:
     """A sweep of hours is not looked at, for it repays a probe; of its first minute a few steps tell enough."""
     source, code = locate("tests.models:Mlp", Path(__file__).parents[3])
