@@ -55,6 +55,15 @@ class Subject:
         identity["num_cpus"] = float(self.num_cpus)  # a machine counts them in whole numbers, Ray in floats
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16] + ".json"
 
+    def same_versions(self, other: Subject) -> bool:
+        """Return whether both have the same code and versions; a driver's counts where both know one, as a machine
+        without a GPU does not."""
+        unknown = {"driver"} - (self.versions.keys() & other.versions.keys())
+        known, others = (
+            {name: version for name, version in each.versions.items() if name not in unknown} for each in (self, other)
+        )
+        return known == others
+
     def same_training(self, other: Subject) -> bool:
         """Return whether both are the same training, on whichever device."""
         return (self.source, self.hyperparameters, self.data, self.precision) == (
@@ -214,6 +223,7 @@ class Profile:
         ended_s = {way: seconds for way, seconds in earlier.ended_s.items() if way not in ways}
         return replace(
             self,
+            subject=replace(self.subject, versions=earlier.subject.versions | self.subject.versions),
             points=(*self.points, *points),
             notes=tuple(dict.fromkeys([*self.notes, *notes])),
             ended_s=ended_s | self.ended_s,

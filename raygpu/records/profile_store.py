@@ -4,7 +4,8 @@
     store.keep(profile)
     profile = store.find(subject)       # None without measurements of the same versions
 
-Each subject has one JSON file; a file of other versions is deleted, and the subject measured anew.
+Each subject has one JSON file. To look for a profile changes no file: one of other versions is passed over, until the
+subject is measured anew.
 """
 
 from __future__ import annotations
@@ -69,13 +70,10 @@ class ProfileStore:
         return path
 
     def find(self, subject: Subject) -> Profile | None:
-        """Return the subject's profile of the same versions, or None; a file of other versions is deleted."""
-        path = self.folder / subject.file_name
-        profile = read(path)
-        if profile is not None and profile.subject.versions != subject.versions:
-            path.unlink(missing_ok=True)
-            return None
-        return profile
+        """Return the subject's profile of the same versions, or None; a file of other versions stays until the subject
+        is measured anew."""
+        profile = read(self.folder / subject.file_name)
+        return profile if profile is not None and profile.subject.same_versions(subject) else None
 
     def all(self) -> Iterator[Profile]:
         """Yield every profile of the folder that can be read."""

@@ -37,15 +37,31 @@ def test_what_was_not_measured_again_stays(tmp_path: Path) -> None:
     assert [(point.n, point.gain) for point in found.of("fused")] == [(8, 3.0)]
 
 
-@pytest.mark.parametrize(
-    "versions", [{"raygpu": "2", "torch": "2.13"}, {"raygpu": "1"}, {**SUBJECT.versions, "driver": "5"}]
-)
-def test_other_versions_are_discarded(tmp_path: Path, versions: dict[str, str]) -> None:
-    store = ProfileStore(tmp_path)
-    path = store.keep(profile(points("process", {1: 1.0})))
-    assert store.find(replace(SUBJECT, versions=versions)) is None
-    assert not path.exists()
+@pytest.mark.parametrize("versions", [{"raygpu": "2", "torch": "2.13"}, {"raygpu": "1"}])
+def test_other_versions_are_passed_over_until_they_are_measured(tmp_path: Path, versions: dict[str, str]) -> None:
+    """To look, as with --dry-run after an edit of the experiment's file, costs no measurement."""
+    store, other = ProfileStore(tmp_path), replace(SUBJECT, versions=versions)
+    store.keep(profile(points("process", {1: 1.0})))
+    assert store.find(other) is None
+    assert store.find(SUBJECT) is not None
+    store.keep(replace(profile(points("process", {1: 1.0, 2: 1.5})), subject=other))
     assert store.find(SUBJECT) is None
+    found = store.find(other)
+    assert found is not None
+    assert len(found.points) == 2
+
+
+def test_the_driver_counts_where_both_have_one(tmp_path: Path) -> None:
+    """A login node has none."""
+    store, theirs = ProfileStore(tmp_path), {**SUBJECT.versions, "driver": "5"}
+    store.keep(replace(profile(points("process", {1: 1.0})), subject=replace(SUBJECT, versions=theirs)))
+    assert store.find(SUBJECT) is not None
+    assert store.find(replace(SUBJECT, versions=theirs)) is not None
+    store.keep(profile(points("fused", {8: 2.0})))
+    found = store.find(replace(SUBJECT, versions=theirs))
+    assert found is not None
+    assert [point.way for point in found.points] == ["fused", "process"]
+    assert store.find(replace(SUBJECT, versions={**theirs, "driver": "6"})) is None
 
 
 @pytest.mark.parametrize(
