@@ -16,7 +16,7 @@ from raygpu.devices import host, mps
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
 from raygpu.engines.cluster.hardware import local_hardware
-from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.profile_key import subject, versions_of
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, reads_later
@@ -93,7 +93,7 @@ def subject_of(
     shaped_by = signature(source, code, splits, trial)
     hardware = replace(local_hardware(gpus, [host.node(1)]), num_cpus=host.num_cpus())
     workload = Workload(source, splits, trial, config.gpu.precision)
-    return workload, code, subject(workload, code, shaped_by, hardware)
+    return workload, code, subject(workload, versions_of(source, code), shaped_by, hardware)
 
 
 def _lines(measuring: MeasuredTraining) -> list[str]:

@@ -15,7 +15,7 @@ from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
 from raygpu.config.source import Source
 from raygpu.devices import mps
-from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.profile_key import subject, versions_of
 from raygpu.engines.profiling.sweep_probe import BUDGET, MOST_PACKED, WIDTHS, SweepProbe, most_s
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits, reads_later
@@ -87,6 +87,7 @@ class Measurer:
         self._step_cost: StepCost | None = None
         """Cost of the largest group's step on a GPU; None before it is looked at, and where it cannot be counted."""
         self._time_budget_s = config.time_budget_s or math.inf
+        self._versions = versions_of(source, code)
 
     def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
         """Return the estimates from kept profiles of the same versions, and whether to run a probe.
@@ -241,7 +242,7 @@ class Measurer:
 
     def _subject(self, group: Group, hardware: Hardware) -> Subject:
         workload = Workload(self.source, self.splits, group.trials[0], self.config.gpu.precision)
-        return subject(workload, self.code, group.signature, hardware)
+        return subject(workload, self._versions, group.signature, hardware)
 
     def _unmeasurable(self, hardware: Hardware) -> str | None:
         """Return why a measurement is impossible or cannot gain anything; None if it may gain."""

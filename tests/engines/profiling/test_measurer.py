@@ -12,7 +12,7 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.config.source import locate
 from raygpu.engines.profiling.measurer import Measurer, QuickLook
-from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.profile_key import subject, versions_of
 from raygpu.engines.profiling.workload import Workload
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import Node
@@ -74,7 +74,7 @@ def test_the_profiles_of_each_type_of_unequal_gpus_are_found(tmp_path: Path) -> 
     for rate, node in enumerate(nodes, 1):
         there = Hardware([node], [node.device], node.device, node.device_gib, 4)
         workload = Workload(source, None, group.trials[0], "float32")
-        key = subject(workload, code, group.signature, there)
+        key = subject(workload, versions_of(source, code), group.signature, there)
         measurer.store.keep(Profile(key, 100, (Point("process", 1, float(rate), 1.0),)))
     found, _ = measurer.kept(hardware)
     assert {device: each.points[0].samples_per_s for device, each in found.by_device.items()} == {
