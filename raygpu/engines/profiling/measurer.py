@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -137,7 +137,7 @@ class Measurer:
     def _predict(self, found: Estimates, hardware: Hardware) -> None:
         """Let the kept profile, or a look at a few steps, predict the time of a sweep whose way is fixed."""
         if found.kept is not None:
-            found.reference, found.source = found.kept, "kept profile"
+            found.reference, found.source = found.kept, f"kept profile{self._of_synthetic([found.kept])}"
         elif hardware.device_gib is None and self._unmeasurable(hardware) is None:
             rough = self._look(hardware).rough  # of a GPU, steps on the CPU tell nothing
             if rough is not None:
@@ -150,8 +150,13 @@ class Measurer:
             return False
         found.own = profiles
         found.reference = profiles[max(groups, key=lambda group: len(group.trials)).signature]
-        found.source = f"kept profile of {found.reference.measured_at[:10]}"
+        found.source = f"kept profile of {found.reference.measured_at[:10]}{self._of_synthetic(profiles.values())}"
         return True
+
+    def _of_synthetic(self, profiles: Iterable[Profile]) -> str:
+        """Return words on made-up data behind the plan of a sweep of real data; empty for its own kind of data."""
+        is_other = not self.config.data.synthetic and any(profile.synthetic for profile in profiles)
+        return ", of synthetic data" if is_other else ""
 
     def _use_speed_of_one(self, found: Estimates, profile: Profile, source: str, hardware: Hardware) -> None:
         """Have a sweep whose time ended the measurement after one training prefer arrays, if they end earlier."""

@@ -17,7 +17,7 @@ from raygpu.config.source import PICKLED, Source
 from raygpu.devices import nvml
 from raygpu.engines.profiling.own_files import is_own, own_files
 from raygpu.engines.profiling.workload import Workload
-from raygpu.experiment import Experiment, Splits, named
+from raygpu.experiment import Experiment, Splits, is_read_later, named
 from raygpu.planning.estimates import Hardware
 from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature
@@ -46,6 +46,7 @@ def _shapes(splits: Splits) -> str:
     }
     return "; ".join(
         f"{part} {name + ' ' if name else ''}{array.dtype} {'x'.join(map(str, array.shape))}"
+        + (", read later" if is_read_later(array) else "")  # made-up data of the same shapes lies in memory
         for part, arrays in parts.items()
         for name, array in named(arrays).items()
     )

@@ -312,6 +312,23 @@ def test_a_probe_that_ended_with_one_training_is_not_repeated_by_the_same_sweep(
     assert found.source.startswith("the sweep is short: a probe of 2026-11-01 ended with one training's speed, so ")
 
 
+@pytest.mark.parametrize(
+    ("synthetic", "values", "source"),
+    [
+        (True, {}, "kept profile of 2026-11-01, of synthetic data"),
+        (True, {"data": {"synthetic": True}}, "kept profile of 2026-11-01"),
+        (False, {}, "kept profile of 2026-11-01"),
+    ],
+)
+def test_a_plan_by_made_up_data_says_so(synthetic: bool, values: dict[str, Any], source: str, tmp_path: Path) -> None:
+    for mode in ("auto", "fused"):
+        measurer = measurer_of(8, 1, tmp_path, gpu={"mode": mode}, time_budget_s=60.0, **values)
+        points = (Point("process", 1, 1e3, 1.0), Point("fused", 8, 2e4, 20.0))
+        key = measurer._subject(measurer.largest, CARD)
+        measurer.store.keep(Profile(key, few().num_train, points, (), "2026-11-01T00", synthetic))
+        assert measurer.kept(CARD)[0].source == (source if mode == "auto" else source.replace(" of 2026-11-01", ""))
+
+
 @pytest.mark.parametrize(("generation", "is_due"), [(64, False), (8, True)])
 def test_arrays_hide_processes_only_from_sweeps_with_arrays_as_wide(
     generation: int, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,17 @@ def test_data_by_shape_and_a_device_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.versions["driver"] == "580.65.06"
 
 
+def test_data_that_is_read_later_is_another_training_than_arrays() -> None:
+    source, code = locate("tests.data_set_cases:Read", ROOT)
+    hardware = Hardware([], [], "a processor", None, 2)
+    read, arrays = code.data(), code.data().first(32)  # type: ignore[union-attr]
+    found = key(source, code, read, "float32", hardware).data
+    assert found == (
+        "train float32 96x8, read later; targets int64 96, read later; validation float32 32x8, read later"
+    )
+    assert "read later" not in key(source, code, arrays, "float32", hardware).data
+
+
 def test_a_change_of_the_code_is_another_version(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def train(config): pass\n")
     first = of("mine.py:train", tmp_path)
