@@ -210,8 +210,12 @@ def compare(
     console = console or LiveConsole()
     measuring = find_training(config, stem, source_folder, console.lines)
     store = measuring.prepared.profiles
-    all_profiles = (p.in_epochs_of(measuring.samples_per_epoch) for p in store.all())
-    profiles = [p for p in all_profiles if p.subject.same_training(measuring.subject) and p.best() is not None]
+    alike = [p for p in store.all() if p.subject.same_shape(measuring.subject) and p.best() is not None]
+    alike = [p.in_epochs_of(measuring.samples_per_epoch) for p in alike]
+    profiles = [p for p in alike if p.subject.same_training(measuring.subject)]
+    others = profile_view.device_names([p for p in alike if p not in profiles])
+    if others:
+        console.warn(f"left out, measured with other code of the experiment: {', '.join(others)}")
     if not profiles:
         raise BadInput(
             f"--compare: {store.folder} has no profile of this training; measure it here by {typed('pack')}, and"

@@ -65,7 +65,11 @@ class Subject:
         return known == others
 
     def same_training(self, other: Subject) -> bool:
-        """Return whether both are the same training, on whichever device."""
+        """Return whether both are the same training, of the same code, on whichever device."""
+        return self.versions.get("code") == other.versions.get("code") and self.same_shape(other)
+
+    def same_shape(self, other: Subject) -> bool:
+        """Return whether both are one experiment with the same hyper-parameters and data, whatever its code was."""
         return (self.source, self.hyperparameters, self.data, self.precision) == (
             other.source,
             other.hyperparameters,

@@ -11,12 +11,14 @@ subject is measured anew.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from raygpu.config.sections import WAYS
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.records.cache_folder import cache_folder
@@ -90,12 +92,36 @@ def read(path: Path) -> Profile | None:
         points = tuple(_point(point) for point in values["points"])
         arguments = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
         arguments |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
-        return Profile(**arguments)
+        profile = Profile(**arguments)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return profile if _is_sound(profile) else None
 
 
 def _point(values: dict[str, Any]) -> Point:
-    """Read a point from JSON."""
+    """Read a point from JSON. Raises ValueError for text in place of a number."""
     several = {name: tuple(values[name]) for name in ("rounds", "references")}
+    texts = {"way", "doubt", "fault", *several}
+    numbers = [value for name, value in values.items() if name not in texts and value is not None]
+    numbers += [number for each in several.values() for number in each]
+    if values["way"] not in WAYS or not isinstance(values["n"], int) or not all(map(_is_number, numbers)):
+        raise ValueError("not a point of a profile")
     return Point(**{**values, **several})
+
+
+def _is_sound(profile: Profile) -> bool:
+    """Return whether the parts of a profile from a file are of their types; those of its points are known to be."""
+    subject = profile.subject
+    texts = [subject.source, subject.data, subject.precision, subject.device, profile.measured_at, *profile.notes]
+    tables = (subject.hyperparameters, subject.versions, profile.ended_s)
+    if not all(isinstance(table, dict) for table in tables):
+        return False
+    texts += [*subject.hyperparameters.values(), *subject.versions.values()]
+    numbers = [subject.num_cpus, *profile.ended_s.values()]
+    numbers += [number for number in (subject.device_gib, profile.num_train) if number is not None]
+    return all(isinstance(text, str) for text in texts) and all(map(_is_number, numbers))
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number, not below 0."""
+    return isinstance(value, int | float) and 0 <= value < math.inf

@@ -167,3 +167,11 @@ def test_where_time_ended_stays_until_that_way_is_measured_again() -> None:
     earlier = profile(points("process", {1: 1.0}), ended_s={"process": 12.0, "fused": 12.0})
     later = profile(points("process", {1: 1.0}), ended_s={"mps": 60.0})
     assert later.over(earlier).ended_s == {"fused": 12.0, "mps": 60.0}
+
+
+def test_another_version_of_the_code_is_another_training() -> None:
+    other = replace(SUBJECT, device="H100", versions={**SUBJECT.versions, "torch": "2.14"})
+    assert SUBJECT.same_training(other), "on another machine"
+    edited = replace(other, versions={**other.versions, "code": "edited"})
+    assert not SUBJECT.same_training(edited)
+    assert SUBJECT.same_shape(edited)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,42 @@ def test_a_file_that_is_no_profile_is_passed_over(tmp_path: Path, text: str) -> 
     (tmp_path / SUBJECT.file_name).write_text(text)
     assert store.find(SUBJECT) is None
     assert list(store.all()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"samples_per_s": 1000.0', '"samples_per_s": "fast"'),
+        ('"samples_per_s": 1000.0', '"samples_per_s": NaN'),
+        ('"samples_per_s": 1000.0', '"samples_per_s": -1'),
+        ('"n": 1', '"n": null'),
+        ('"n": 1', '"n": 1.5'),
+        ('"way": "process"', '"way": "magic"'),
+        ('"measured_at": ""', '"measured_at": null'),
+        ('"num_train": 1437', '"num_train": "all"'),
+        ('"hidden": "128"', '"hidden": null'),
+        ('"ended_s": {}', '"ended_s": null'),
+        ('"num_cpus": 8', '"num_cpus": "eight"'),
+        ('"device": "A100"', '"device": null'),
+    ],
+)
+def test_a_file_with_values_of_other_types_is_passed_over(tmp_path: Path, old: str, new: str) -> None:
+    store = ProfileStore(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0})))
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    assert list(store.all()) == []
+    assert store.find(SUBJECT) is None
+
+
+def test_a_file_without_hyperparameters_is_passed_over(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0})))
+    for table in ("hyperparameters", "versions"):
+        values = json.loads(path.read_text())
+        values["subject"][table] = None
+        path.with_name("other.json").write_text(json.dumps(values))
+        assert len(list(store.all())) == 1
 
 
 def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
