@@ -207,6 +207,7 @@ class _Measuring:
             window_s=config.window_s,
             rounds=config.rounds,
             parts=config.accumulate,
+            least=self.least,
         )
         try:
             self.places = benchmark.places
@@ -214,11 +215,11 @@ class _Measuring:
                 shares, curves = benchmark.at(with_least(chosen, self.least), say)
                 return curves, tuple(shares)
             if config.best_batch:
-                first = max(1, self.configured // self.where.ranks)
+                first = max(self.least, self.configured // self.where.ranks)
                 curves = benchmark.doubled(first, say)
             else:
                 batch = self.configured
-                curves = benchmark.around(around(max(1, batch // self.where.ranks), batch), say)
+                curves = benchmark.around(around(batch // self.where.ranks, batch, self.least), say)
             level = level_groups(curves, alike(curves))
             return curves, tuple(with_least(balance_shares(level, self._whole(level)).shares, self.least))
         except ValueError as error:

@@ -30,11 +30,14 @@ from raygpu.cli.run_description import measurement_description
 from raygpu.config import PackConfig
 from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
+from raygpu.devices.host import available_memory_gib
 from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster.service.handover import served
 from raygpu.errors import BadInput
 from raygpu.planning.advice import Advice, Scaling
 from raygpu.planning.advice import advise as judge
+from raygpu.planning.cost_model import FreeMemory
+from raygpu.planning.profile_coverage import lacking
 from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.packing import MeasuredTraining, find_training, measure, measure_scaling, plan_pack
@@ -94,11 +97,10 @@ def run(
         RunDirectory(folder.path).write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder)
     files += report_of(folder, console.line, console.warn)
-    path = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
+    for_sweeps = f"; the profile is {measuring.prepared.profiles.told(profile)}" if profile.best() is not None else ""
     verdict = profile_view.verdict(profile)
     try:
         with published(folder, console.warn) as kept:
-            for_sweeps = f"; the profile, for sweeps, is {path}" if path else ""
             console.result(f"table, plot and data in {kept}{for_sweeps}")
             _track(config, profile, {}, files, measurement_description(config, kept, verdict), console)
     finally:
@@ -123,13 +125,14 @@ def advise(
     if profile is not None:
         profile = profile.in_epochs_of(measuring.samples_per_epoch)
     most = max(config.chosen_numbers or (config.most,))
-    is_kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
+    room = FreeMemory(available_memory_gib(), measuring.subject.device_gib)
+    is_kept = profile is not None and not lacking(profile, dict.fromkeys(ways, most), room)
     folder = RunDirectory.create_for(config)
     with removed_if_failed(folder):
         if profile is None or not is_kept:
             profile = _profiled(measuring, ways, notes, folder, console)
             if profile.best() is not None:
-                store.keep(profile)
+                console.line(f"the profile is {store.told(profile)}")
         advice = judge(profile)
         scaling = measure_scaling(measuring, folder, console.line) if advice.answer == "one" else Scaling()
         advice = judge(profile, scaling)
@@ -207,8 +210,12 @@ def compare(
     console = console or LiveConsole()
     measuring = find_training(config, stem, source_folder, console.lines)
     store = measuring.prepared.profiles
-    all_profiles = (p.in_epochs_of(measuring.samples_per_epoch) for p in store.all())
-    profiles = [p for p in all_profiles if p.subject.same_training(measuring.subject) and p.best() is not None]
+    alike = [p for p in store.all() if p.subject.same_shape(measuring.subject) and p.best() is not None]
+    alike = [p.in_epochs_of(measuring.samples_per_epoch) for p in alike]
+    profiles = [p for p in alike if p.subject.same_training(measuring.subject)]
+    others = profile_view.device_names([p for p in alike if p not in profiles])
+    if others:
+        console.warn(f"left out, measured with other code of the experiment: {', '.join(others)}")
     if not profiles:
         raise BadInput(
             f"--compare: {store.folder} has no profile of this training; measure it here by {typed('pack')}, and"

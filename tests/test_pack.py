@@ -20,6 +20,7 @@ from mlflow.tracking import MlflowClient
 
 import raygpu
 from raygpu import pack
+from raygpu.config import PackConfig, fields, load
 from raygpu.engines.profiling import concurrency_benchmark
 from raygpu.errors import BadInput
 from raygpu.planning import plausibility
@@ -231,8 +232,6 @@ def test_no_such_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    from raygpu.config import PackConfig, fields
-
     assert pack.main(["--help"]) == 0
     out = capsys.readouterr().out
     for name in [*(name for name, _ in fields(PackConfig)), "compare", "advise", "json"]:
@@ -242,8 +241,6 @@ def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
 def test_profiles_of_two_devices_side_by_side(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raygpu.config import PackConfig, load
-
     (here / "mine.toml").write_text(SMALL)
     subject = packing.find_training(load(Path("mine.toml"), {}, PackConfig), "mine", None, list).subject
     store = ProfileStore(here / "profiles")
@@ -252,8 +249,10 @@ def test_profiles_of_two_devices_side_by_side(
         points = tuple(Point("process", n, samples_per_s=1000 * gain, gain=gain) for n, gain in gains.items())
         store.keep(Profile(replace(subject, **values), 200, points))
 
+    elsewhere = subject.versions | {"raygpu": "0"}
     keep({1: 1.0, 2: 1.5})
-    keep({1: 1.0, 2: 2.0, 3: 3.0}, device="NVIDIA A100-SXM4-40GB", device_gib=39.6, versions={"raygpu": "0"})
+    keep({1: 1.0, 2: 2.0, 3: 3.0}, device="NVIDIA A100-SXM4-40GB", device_gib=39.6, versions=elsewhere)
+    keep({1: 1.0}, device="edited", versions=elsewhere | {"code": "other"})
     keep({1: 1.0}, source="another:Training")
     store.keep(Profile(replace(subject, device="lost"), 200, (Point("process", 1, fault="x"),)))
     assert pack.main(["mine.toml", "--compare", "--profiles", "profiles", "--name", "x", "--json"]) == 0
@@ -267,13 +266,12 @@ def test_profiles_of_two_devices_side_by_side(
         f"{subject.device}: 2 packed processes: 1.5x (spread not known) one, 27,000 epochs an hour, RGU not known"
         in err
     )
+    assert "left out, measured with other code of the experiment: edited\n" in err
     assert [path.name for path in (here / "runs/x").iterdir()] == ["devices.png"]
 
 
 def keep_one(gains: dict[int, float]) -> None:
     """Keep a profile of SMALL on this machine, with these gains of packed processes."""
-    from raygpu.config import PackConfig, load
-
     Path("mine.toml").write_text(SMALL)
     subject = packing.find_training(load(Path("mine.toml"), {}, PackConfig), "mine", None, list).subject
     points = tuple(
@@ -329,8 +327,6 @@ def test_advice_measures_data_parallel_trainings(
 
 
 def test_advice_for_a_function_says_what_is_missing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from raygpu.config import PackConfig, load
-
     Path("mine.toml").write_text(STEADY)
     found = packing.find_training(load(Path("mine.toml"), {}, PackConfig), "mine", None, list)
     points = tuple(Point("process", n, 10.0, gain, gain_low=gain, gain_high=gain) for n, gain in ((1, 1.0), (2, 0.9)))
@@ -343,19 +339,18 @@ def test_advice_for_a_function_says_what_is_missing(here: Path, capsys: pytest.C
 
 def test_what_is_measured_on_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of those that are chosen, and MPS only where it can be."""
-    from raygpu.config import PackConfig
-
     fake = FakeNvml(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]).install(monkeypatch)
     config = PackConfig(experiment="tests.models:Mlp", space={"hidden": 8}, gpu={"devices": "1"})  # type: ignore[arg-type]
     found = packing.find_training(config, "mine", Path(__file__).parents[1], list)
     assert found.subject.device == "NVIDIA H100 80GB HBM3"
     assert [gpu.uuid for gpu in found.prepared.gpus] == [fake.uuids[1]]
+    monkeypatch.setattr(packing.mps, "unavailable", lambda uuid: None if uuid == fake.uuids[1] else "another GPU")
     assert packing._ways(found) == (["process", "mps", "fused", "threads"], [])
+    monkeypatch.setattr(packing.mps, "unavailable", lambda uuid: "WSL2 has no CUDA MPS")
+    assert packing._ways(found) == (["process", "fused", "threads"], ["mps: not measured: WSL2 has no CUDA MPS"])
 
 
 def test_a_card_that_takes_one_process_is_not_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raygpu.config import PackConfig
-
     fake = FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
     fake.devices[0].compute_mode = 3
     with pytest.raises(BadInput, match=r"nothing can be measured: .* exclusive-process.* `nvidia-smi -c DEFAULT`"):

@@ -34,6 +34,9 @@ OVERLAP = 2.0
 others leave idle; 1 would keep clients apart."""
 # sun_path has 108 bytes (unix(7)); MPS adds the names of its sockets.
 LONGEST_PIPE = 80
+LOCK = "lock"
+"""File in a daemon's folder that its owner has locked."""
+BUSY = "another raygpu of yours runs MPS on {}"
 
 
 class NoMps(RaygpuError):
@@ -92,14 +95,14 @@ class Mps:
         reason = refusal(uuid)
         if reason is not None:
             raise NoMps(reason)
-        folder = _own(root or Path(f"/tmp/raygpu-mps-{os.getuid()}")) / uuid.removeprefix("GPU-").replace("-", "")[:12]
-        control = Control(folder)
+        control = _control(uuid, root)
+        _own(control.folder.parent)
         if len(os.fsencode(control.pipe)) > LONGEST_PIPE:
             raise NoMps(f"{control.pipe} is too long for a socket, which has {LONGEST_PIPE} bytes of it")
         try:
             return cls._started(uuid, control, within_s)
         except OSError as error:  # its disk is full, say
-            raise NoMps(f"{folder} cannot be used: {one_line(error)}") from error
+            raise NoMps(f"{control.folder} cannot be used: {one_line(error)}") from error
 
     @classmethod
     def _started(cls, uuid: str, control: Control, within_s: float) -> Mps:
@@ -166,6 +169,28 @@ def refusal(uuid: str) -> str | None:
     return None
 
 
+def unavailable(uuid: str, root: Path | None = None) -> str | None:
+    """Return why MPS cannot be started on a GPU now, without trying it; None if no reason is known."""
+    reason = refusal(uuid)
+    control = _control(uuid, root)
+    if reason is not None or control.daemon() is None:
+        return reason
+    try:
+        lock = lock_file(control.folder / LOCK)
+    except OSError as error:
+        return f"{control.folder} cannot be used: {one_line(error)}"
+    if lock is None:
+        return BUSY.format(uuid)
+    os.close(lock)  # what a raygpu left that was killed
+    return None
+
+
+def _control(uuid: str, root: Path | None) -> Control:
+    """Return the control of a GPU's daemon. root: as in `Mps.start`."""
+    folder = root or Path(f"/tmp/raygpu-mps-{os.getuid()}")
+    return Control(folder / uuid.removeprefix("GPU-").replace("-", "")[:12])
+
+
 def _kernel() -> str:
     return os.uname().release
 
@@ -183,10 +208,10 @@ def _lock(folder: Path, uuid: str) -> int:
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         with suppress(FileNotFoundError):  # its owner removes it meanwhile
-            if (lock := lock_file(folder / "lock")) is not None:
+            if (lock := lock_file(folder / LOCK)) is not None:
                 return lock
-            if (folder / "lock").exists():
-                raise NoMps(f"another raygpu of yours runs MPS on {uuid}")
+            if (folder / LOCK).exists():
+                raise NoMps(BUSY.format(uuid))
 
 
 def _clear(control: Control) -> None:

@@ -140,12 +140,12 @@ def speedup(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> In
     return ratio(balanced_rates, equal_rates)
 
 
-def around(share: int, most: int) -> list[int]:
+def around(share: int, most: int, least: int = 1) -> list[int]:
     """Return the batches to measure for a device with about this share: half of it, all of it, and twice as much.
 
-    most: samples of the whole batch.
+    most: samples of the whole batch. least: smallest number of samples on which the model trains.
     """
-    return sorted({max(1, share // 2), min(share, most), min(2 * share, most)})
+    return sorted({max(least, size) for size in (share // 2, min(share, most), min(2 * share, most))})
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class ProfiledGroup:
     @property
     def can_fuse(self) -> bool:
         """Whether the trials are fusable, and were measured as an array."""
-        return self.fusable and any(p.samples_per_s for p in self.profile.of("fused"))
+        return self.fusable and self.profile.measured("fused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +181,25 @@ def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1)
     curve, end = gaining(group.profile, way)
     trials_at_once = group.size.of(way)
     bounds = {end: curve, f"{trials_at_once} trials at once": math.ceil(trials_at_once / num_gpus)}
-    for field, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
-        line = group.profile.memory(way, field)  # type: ignore[arg-type] # two names that are literals
-        if line is not None and line.each > 0 and free_gib is not None:
-            bounds[f"{field[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = trainings_that_fit(
-                line, free_gib
-            )
+    bounds |= _memory_bounds(group.profile, way, room)
     bound, n = min(bounds.items(), key=lambda item: item[1])
     return max(1, n), bound
+
+
+def most_that_fit(profile: Profile, way: Way, room: FreeMemory) -> float:
+    """Return the largest number of trainings that memory holds, 1 at least; infinite where memory was not measured."""
+    return max(1, min(_memory_bounds(profile, way, room).values(), default=math.inf))
+
+
+def _memory_bounds(profile: Profile, way: Way, room: FreeMemory) -> dict[str, int]:
+    """Return the number of trainings that each memory holds, by a line with the figures."""
+    bounds = {}
+    for field, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
+        line = profile.memory(way, field)  # type: ignore[arg-type] # two names that are literals
+        if line is not None and line.each > 0 and free_gib is not None:
+            text = f"{field[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"
+            bounds[text] = trainings_that_fit(line, free_gib)
+    return bounds
 
 
 def gaining(profile: Profile, way: Way) -> tuple[int, str]:
@@ -219,20 +230,25 @@ def _option(
     wall_s, off_s = TUNE_S, 0.0
     gibs: list[float | None] = []
     if not all(fused):
-        wall_s += max(_start_s(group.profile, way, n) for group in groups)
+        wall_s += max(_start_s(group.profile, _known(group.profile, way), n) for group in groups)
     if any(fused):
         wall_s += max(_start_s(group.profile, "fused", 1) for group in groups)
     if any(fused) and not all(fused):  # workers of one share end before those of the other start
         wall_s += 2 * WORKER_S * (max(group.size.generations for group in groups) - 1)
     for group, array in zip(groups, fused, strict=True):
         group_s = _fused_s(group, room, num_gpus) if array else _packed_s(group, way, n, num_gpus)
-        own_way: Way = "fused" if array else way
+        own_way: Way = "fused" if array else _known(group.profile, way)
         number = _members(group, room, num_gpus) if array else n
         wall_s += group_s
         off_s += group_s * _off(group.profile, own_way, number)
         gibs.append(_gib(group.profile, own_way, number))
     peaks_gib = [gib for gib in gibs if gib is not None]
     return Option(way, n, fused, wall_s, max(peaks_gib, default=None), bound, off_s)
+
+
+def _known(profile: Profile, way: Way) -> Way:
+    """Return the way by which a profile predicts a packed way: itself, or `process` where it was not measured."""
+    return way if profile.measured(way) else "process"
 
 
 def _off(profile: Profile, way: Way, n: int) -> float:
@@ -247,6 +263,7 @@ def _off(profile: Profile, way: Way, n: int) -> float:
 def _packed_s(group: ProfiledGroup, way: Way, n: int, num_gpus: int) -> float:
     """Return the seconds of waves of trials, n on each device; the last wave may be smaller, and is then faster."""
     profile, size = group.profile, group.size
+    way = _known(profile, way)
     each = size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, way))
     full, rest = divmod(size.trials, n * num_gpus)
     last = math.ceil(rest / num_gpus)

@@ -29,8 +29,8 @@ class Hardware:
     device_gib: float | None
     num_cpus: float
     """CPUs of the first machine."""
-    is_local: bool = True
-    """Whether this process sees its GPUs."""
+    uuid: str | None = None
+    """UUID of the first GPU; None where one is simulated, or is another machine's."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,12 @@ FALLING = 0.97
 
 NOT_COMPILED = "step not compiled"
 """Part of the note of a way that was measured without its compiled step."""
+NOT_TRIED = "at once not tried"
+"""Part of the note of a number that a measurement left out, for want of time or of free memory."""
+BEATEN = "packed:"
+"""Prefix of the note that no number of processes can be as fast as the array of this measurement."""
+MPS_PASSES = ("another raygpu of yours", "an earlier raygpu's MPS", "is not installed", "cannot be used")
+"""Parts of notes on MPS whose reason may be gone at the next measurement."""
 MEASURABLE = 0.02
 """Share of a step's time below which a fitted cost cannot be told from zero, however small the spread."""
 
@@ -49,8 +55,21 @@ class Subject:
         identity["num_cpus"] = float(self.num_cpus)  # a machine counts them in whole numbers, Ray in floats
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16] + ".json"
 
+    def same_versions(self, other: Subject) -> bool:
+        """Return whether both have the same code and versions; a driver's counts where both know one, as a machine
+        without a GPU does not."""
+        unknown = {"driver"} - (self.versions.keys() & other.versions.keys())
+        known, others = (
+            {name: version for name, version in each.versions.items() if name not in unknown} for each in (self, other)
+        )
+        return known == others
+
     def same_training(self, other: Subject) -> bool:
-        """Return whether both are the same training, on whichever device."""
+        """Return whether both are the same training, of the same code, on whichever device."""
+        return self.versions.get("code") == other.versions.get("code") and self.same_shape(other)
+
+    def same_shape(self, other: Subject) -> bool:
+        """Return whether both are one experiment with the same hyper-parameters and data, whatever its code was."""
         return (self.source, self.hyperparameters, self.data, self.precision) == (
             other.source,
             other.hyperparameters,
@@ -129,6 +148,8 @@ class Profile:
     """Date and time, ISO 8601, UTC."""
     synthetic: bool = False
     """Whether the data was made up."""
+    ended_s: dict[Way, float] = field(default_factory=dict)
+    """Seconds that a sweep's probe could take, by each way whose measurement they ended."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the profile as JSON can hold it."""
@@ -154,6 +175,10 @@ class Profile:
         """Return the points of one way, sorted by n, without compiled ones and ones in doubt."""
         points = (p for p in self.points if p.way == way and not p.compiled and p.doubt is None)
         return sorted(points, key=lambda p: p.n)
+
+    def measured(self, way: Way) -> bool:
+        """Return whether a way has a throughput."""
+        return any(p.samples_per_s for p in self.of(way))
 
     @property
     def ways(self) -> list[Way]:
@@ -197,15 +222,24 @@ class Profile:
         out."""
         keys = {(p.way, p.n, p.compiled) for p in self.points}
         points = [p for p in earlier.points if (p.way, p.n, p.compiled) not in keys and p.fault is None]
-        notes = [note for note in earlier.notes if note.partition(":")[0] not in {p.way for p in self.points}]
+        ways = {p.way for p in self.points}
+        notes = [note for note in earlier.notes if note.partition(":")[0] not in ways]
+        ended_s = {way: seconds for way, seconds in earlier.ended_s.items() if way not in ways}
         return replace(
             self,
+            subject=replace(self.subject, versions=earlier.subject.versions | self.subject.versions),
             points=(*self.points, *points),
             notes=tuple(dict.fromkeys([*self.notes, *notes])),
+            ended_s=ended_s | self.ended_s,
             synthetic=self.synthetic or (earlier.synthetic and bool(points)),
         )
 
-    def tells_of(self, way: Way, n: int) -> bool:
+    def lasting(self) -> Profile:
+        """Return what later measurements may trust: no points in doubt, and no notes of this measurement's moment."""
+        points = tuple(p for p in self.points if p.doubt is None)
+        return replace(self, points=points, notes=tuple(note for note in self.notes if not _passes(note)))
+
+    def tells_of(self, way: Way, n: float) -> bool:
         """Return whether a way needs no further measurement for n trainings at once: n was measured, more stopped
         gaining or failed before, or a note says why it was not measured."""
         points = self.of(way)
@@ -213,7 +247,7 @@ class Profile:
             return True
         if not points or points[-1].n >= n or points[-1].fault is not None:
             return bool(points)
-        return (points[-1].gain or 0.0) < max(p.gain or 0.0 for p in points)
+        return not rises(points) or (points[-1].gain or 0.0) < max(p.gain or 0.0 for p in points)
 
     def law(self, way: Way) -> Usl | None:
         """Fit the throughput of a way by the number of trainings; None without points. For ways other than fused."""
@@ -267,6 +301,12 @@ class Profile:
         if point.samples_per_s is None:
             return None
         return epochs * (self.num_train or 1) / point.samples_per_s
+
+
+def _passes(note: str) -> bool:
+    """Return whether the reason in a note may not hold for the next measurement of this training on this device."""
+    is_mps = note.startswith("mps:")
+    return NOT_TRIED in note or note.startswith(BEATEN) or (is_mps and any(part in note for part in MPS_PASSES))
 
 
 def _exceeds(point: Point, other: Point) -> bool:

@@ -190,7 +190,7 @@ def _options(hardware: Hardware, config: SweepConfig, groups: Sequence[Group], e
     parts = estimates.parts(groups, config)
     alike = [node for node in hardware.nodes if node.device == hardware.device] or list(hardware.nodes)
     ways = [way for way in cost_model.PACKED if way != ("mps" if config.gpu.mps == "off" else "")]
-    if config.gpu.mps == "on" and any(part.profile.of("mps") for part in parts):
+    if config.gpu.mps == "on" and max(parts, key=lambda part: part.size.trials).profile.measured("mps"):
         ways = ["mps"]
     asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
     options = cost_model.options(

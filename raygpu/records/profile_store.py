@@ -4,18 +4,21 @@
     store.keep(profile)
     profile = store.find(subject)       # None without measurements of the same versions
 
-Each subject has one JSON file; a file of other versions is deleted, and the subject measured anew.
+Each subject has one JSON file. To look for a profile changes no file: one of other versions is passed over, until the
+subject is measured anew.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from raygpu.config.sections import WAYS
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.records.cache_folder import cache_folder
@@ -46,14 +49,21 @@ class ProfileStore:
                 f"profiles: {self.folder} cannot be written ({error.strerror}); choose another --profiles"
             ) from error
 
-    def keep(self, profile: Profile) -> Path:
-        """Write a profile; return its file.
+    def told(self, profile: Profile) -> str:
+        """Keep a profile; return where, or why it cannot be written, as text: a measurement is of use without it."""
+        try:
+            return f"kept for later sweeps in {self.keep(profile)}"
+        except OSError as error:
+            return f"not kept: {self.folder} cannot be written ({error.strerror or error})"
 
-        Points of an earlier profile of the same versions stay unless measured again. Points in doubt are left out:
-        later sweeps would trust them.
+    def keep(self, profile: Profile) -> Path:
+        """Write a profile; return its file. Raises OSError.
+
+        Points of an earlier profile of the same versions stay unless measured again. Points in doubt, and notes that
+        hold for this measurement alone, are left out: later sweeps would trust them.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        profile = replace(profile, points=tuple(p for p in profile.points if p.doubt is None))
+        profile = profile.lasting()
         earlier = self.find(profile.subject)
         if earlier is not None:
             profile = profile.over(earlier)
@@ -62,13 +72,10 @@ class ProfileStore:
         return path
 
     def find(self, subject: Subject) -> Profile | None:
-        """Return the subject's profile of the same versions, or None; a file of other versions is deleted."""
-        path = self.folder / subject.file_name
-        profile = read(path)
-        if profile is not None and profile.subject.versions != subject.versions:
-            path.unlink(missing_ok=True)
-            return None
-        return profile
+        """Return the subject's profile of the same versions, or None; a file of other versions stays until the subject
+        is measured anew."""
+        profile = read(self.folder / subject.file_name)
+        return profile if profile is not None and profile.subject.same_versions(subject) else None
 
     def all(self) -> Iterator[Profile]:
         """Yield every profile of the folder that can be read."""
@@ -81,16 +88,40 @@ class ProfileStore:
 def read(path: Path) -> Profile | None:
     """Return the profile in a file; None if there is no such file, or none of this form."""
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
+        values: dict[str, Any] = {"ended_s": {}} | json.loads(path.read_text())
         points = tuple(_point(point) for point in values["points"])
         arguments = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
         arguments |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
-        return Profile(**arguments)
+        profile = Profile(**arguments)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return profile if _is_sound(profile) else None
 
 
 def _point(values: dict[str, Any]) -> Point:
-    """Read a point from JSON."""
+    """Read a point from JSON. Raises ValueError for text in place of a number."""
     several = {name: tuple(values[name]) for name in ("rounds", "references")}
+    texts = {"way", "doubt", "fault", *several}
+    numbers = [value for name, value in values.items() if name not in texts and value is not None]
+    numbers += [number for each in several.values() for number in each]
+    if values["way"] not in WAYS or not isinstance(values["n"], int) or not all(map(_is_number, numbers)):
+        raise ValueError("not a point of a profile")
     return Point(**{**values, **several})
+
+
+def _is_sound(profile: Profile) -> bool:
+    """Return whether the parts of a profile from a file are of their types; those of its points are known to be."""
+    subject = profile.subject
+    texts = [subject.source, subject.data, subject.precision, subject.device, profile.measured_at, *profile.notes]
+    tables = (subject.hyperparameters, subject.versions, profile.ended_s)
+    if not all(isinstance(table, dict) for table in tables):
+        return False
+    texts += [*subject.hyperparameters.values(), *subject.versions.values()]
+    numbers = [subject.num_cpus, *profile.ended_s.values()]
+    numbers += [number for number in (subject.device_gib, profile.num_train) if number is not None]
+    return all(isinstance(text, str) for text in texts) and all(map(_is_number, numbers))
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number, not below 0."""
+    return isinstance(value, int | float) and 0 <= value < math.inf

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from raygpu.cli.formatting import hyperparameters
 from raygpu.config import PackConfig
 from raygpu.config.sections import Way
-from raygpu.devices import host
+from raygpu.devices import host, mps
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
 from raygpu.engines.cluster.hardware import local_hardware
-from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.profile_key import subject, versions_of
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, reads_later
@@ -93,7 +93,7 @@ def subject_of(
     shaped_by = signature(source, code, splits, trial)
     hardware = replace(local_hardware(gpus, [host.node(1)]), num_cpus=host.num_cpus())
     workload = Workload(source, splits, trial, config.gpu.precision)
-    return workload, code, subject(workload, code, shaped_by, hardware)
+    return workload, code, subject(workload, versions_of(source, code), shaped_by, hardware)
 
 
 def _lines(measuring: MeasuredTraining) -> list[str]:
@@ -125,13 +125,14 @@ def _ways(measuring: MeasuredTraining) -> tuple[list[Way], list[str]]:
         notes |= dict.fromkeys(("split", "threads"), "Keras trainings that share a process take arrays")
     if not measuring.prepared.gpus:
         notes["mps"] = "no NVIDIA GPU here"
+    elif "mps" in asked and (reason := mps.unavailable(measuring.prepared.gpus[0].uuid)) is not None:
+        notes["mps"] = reason
     ways = [way for way in asked if way not in notes]
     if not ways:
         raise BadInput([f"ways: {way}: {notes[way]}" for way in asked])
     every = measuring.prepared.config.ways == "all"
-    lines = [
-        f"{way}: not measured: {why}" for way, why in notes.items() if way in asked and (not every or way == "fused")
-    ]
+    told = {"fused"} | ({"mps"} if measuring.prepared.gpus else set())
+    lines = [f"{way}: not measured: {why}" for way, why in notes.items() if way in asked and (not every or way in told)]
     return ways, lines
 
 

@@ -19,7 +19,7 @@ import torch
 
 from raygpu.devices import mps as module
 from raygpu.devices import mps_control, nvml
-from raygpu.devices.mps import Mps, NoMps, refusal
+from raygpu.devices.mps import Mps, NoMps, refusal, unavailable
 from raygpu.devices.mps_control import Control, until
 from tests.fakes import mps as fake_mps
 from tests.fakes.nvml import FakeNvml
@@ -190,6 +190,21 @@ def test_the_daemon_of_a_killed_raygpu_is_ended_first(fake: FakeNvml, root: Path
     with Mps.start(fake.uuids[0], root):
         assert Control(folder_of(root)).daemon() not in (None, stale)
         assert not Path(f"/proc/{stale}").exists() or Path(f"/proc/{stale}/cmdline").read_bytes() == b""
+
+
+def test_whether_it_can_start_is_known_without_trying(fake: FakeNvml, root: Path) -> None:
+    uuid = fake.uuids[0]
+    assert unavailable(uuid, root) is None
+    assert not list(root.glob("0000*"))
+    other = owner(root, "wait")
+    try:
+        assert unavailable(uuid, root) == f"another raygpu of yours runs MPS on {uuid}"
+    finally:
+        other.kill()
+        other.wait()
+    assert unavailable(uuid, root) is None, "the daemon of a killed raygpu is ended at the start"
+    fake.devices[0].compute_mode = pynvml.NVML_COMPUTEMODE_PROHIBITED
+    assert "prohibited" in str(unavailable(uuid, root))
 
 
 def test_where_there_is_none(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,3 +203,5 @@ def test_batches_around_a_share() -> None:
     assert around(32, 64) == [16, 32, 64]
     assert around(1, 2) == [1, 2]
     assert around(500, 600) == [250, 500, 600]
+    assert around(3, 6, least=2) == [2, 3, 6], "BatchNorm"
+    assert around(2, 4, least=2) == [2, 4]

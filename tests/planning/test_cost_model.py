@@ -177,3 +177,39 @@ def test_a_prediction_states_its_spread() -> None:
     exact, other, *_ = options([ProfiledGroup(LARGE, Size(30, 20, 30), fusable=True)], ROOMY)
     assert not exact.within_noise_of(other)
     assert exact.told() == f"{exact.name} {exact.wall_s:.0f} s (0.6 GiB)"
+
+
+PLAIN: dict[Way, dict[int, float]] = {"process": {1: 100, 2: 180, 4: 300}, "fused": {8: 9e3}}
+
+
+@pytest.mark.parametrize(
+    ("other", "start_s", "rate"),
+    [
+        (replace(profile({"process": {1: 100}, "fused": {8: 9e3}}), notes=("packed: 8 processes cannot",)), 8, 400),
+        (replace(profile(PLAIN), notes=("mps: not measured: another raygpu of yours runs MPS",)), 12, 300),
+        (replace(profile(PLAIN), points=(*profile(PLAIN).points, Point("mps", 2, fault="out of memory"))), 12, 300),
+    ],
+    ids=["beaten", "not measured", "out of memory"],
+)
+def test_a_group_without_a_way_counts_as_in_processes(other: Profile, start_s: float, rate: float) -> None:
+    """The largest group's profile has the ways and numbers; another group's own profile may have fewer."""
+    with_mps = profile({**PLAIN, "mps": {2: 190, 4: 360}})
+    parts = [
+        ProfiledGroup(with_mps, Size(40, 20, 40), fusable=False),
+        ProfiledGroup(other, Size(20, 20, 20), fusable=False),
+    ]
+    chosen = options(parts, ROOMY)[0]
+    assert (chosen.way, chosen.n) == ("mps", 4)
+    trials_s = 40 * 20 * 1000 / 360 + 20 * 20 * 1000 / rate + 60 / 4 * TRIAL_S
+    assert chosen.wall_s == pytest.approx(TUNE_S + start_s + trials_s)
+    assert options([replace(part, fusable=True) for part in parts], ROOMY)[0].fused == (True, True)
+
+
+def test_a_missing_way_has_the_evaluation_and_the_spread_of_processes() -> None:
+    noisy = profile({"process": {1: 100, 2: 180}}, evaluation_s=1.0, gain_low=0.8, gain_high=3.0)
+    part = ProfiledGroup(noisy, Size(1, 20, 1), fusable=False)
+    with_mps = ProfiledGroup(profile({"process": {1: 100}, "mps": {2: 190}}), Size(40, 20, 40), fusable=False)
+    ways = {option.way: option for option in options([with_mps, part], ROOMY, ways=("mps",))}
+    alone = options([part], ROOMY)[0]
+    assert ways["mps"].off_s == pytest.approx(alone.off_s, rel=0.01)
+    assert alone.off_s > 1

@@ -125,6 +125,7 @@ def test_threads_stay_only_where_they_win() -> None:
         ({1: 1.0, 2: 1.8}, 8, False),
         ({1: 1.0, 2: 1.8, 4: 1.7}, 8, True),
         ({1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}, 8, True),
+        ({1: 1.0, 2: 1.0, 3: 1.01}, 8, True),
     ],
 )
 def test_how_far_a_profile_tells_of_a_way(gains: dict[int, float], n: int, told: bool) -> None:
@@ -140,3 +141,37 @@ def test_memory_that_ended_and_a_note_tell_enough() -> None:
         "fused", 8
     )
     assert not noted.tells_of("fused", 2)
+
+
+def test_what_one_measurement_could_not_do_is_no_property_of_the_training() -> None:
+    passing = (
+        "process: 4 at once not tried: a quarter of the sweep's time was over",
+        "process: 2 at once not tried: 30.00 GiB of device memory each, and 20.0 GiB are free for more",
+        "mps: not measured: no MPS: another raygpu of yours runs MPS on GPU-1; packed trials take turns on the GPU",
+        "mps: not measured: nvidia-cuda-mps-control is not installed; it comes with the driver",
+        "packed: 8 processes cannot do as much as one array",
+    )
+    lasting = (
+        "fused: not measured: its batch norms cannot be used in an array, for functorch is not installed",
+        "mps: not measured: WSL2 has no CUDA MPS",
+        "split: not measured: only a KerasExperiment runs on TensorFlow's logical devices",
+    )
+    measured = profile(points("process", {1: 1.0}), points("fused", {8: 9.0}, doubt="rounds"), notes=passing + lasting)
+    assert measured.lasting().notes == lasting
+    assert [point.way for point in measured.lasting().points] == ["process"]
+    assert measured.tells_of("process", 8)
+    assert not measured.lasting().tells_of("process", 8)
+
+
+def test_where_time_ended_stays_until_that_way_is_measured_again() -> None:
+    earlier = profile(points("process", {1: 1.0}), ended_s={"process": 12.0, "fused": 12.0})
+    later = profile(points("process", {1: 1.0}), ended_s={"mps": 60.0})
+    assert later.over(earlier).ended_s == {"fused": 12.0, "mps": 60.0}
+
+
+def test_another_version_of_the_code_is_another_training() -> None:
+    other = replace(SUBJECT, device="H100", versions={**SUBJECT.versions, "torch": "2.14"})
+    assert SUBJECT.same_training(other), "on another machine"
+    edited = replace(other, versions={**other.versions, "code": "edited"})
+    assert not SUBJECT.same_training(edited)
+    assert SUBJECT.same_shape(edited)

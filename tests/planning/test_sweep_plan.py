@@ -207,6 +207,11 @@ def test_a_resumed_sweep_keeps_mps() -> None:
 def test_who_asks_for_mps_gets_what_was_measured_under_it() -> None:
     plan = decide(ON_CARD, config(mps="on"), 32, GROUPS, None, SLOWER).plan
     assert plan.as_dict()["trials_per_gpu"] == 2
+    assert SLOWER.reference is not None
+    full = Point("mps", 2, fault="out of memory")
+    ended = replace(SLOWER.reference, points=(*SLOWER.reference.of("process"), full))
+    decision = decide(ON_CARD, config(mps="on"), 32, GROUPS, None, Estimates(reference=ended))
+    assert "2 at once in processes" in decision.predicted["wall_s"], "where no number under MPS has a speed"
     many = decide(ON_CARD, config(mps="on", fraction=0.01), 100, GROUPS, None, Estimates()).plan
     assert many.as_dict()["trials_per_gpu"] == 48, "MPS serves no more"
 

@@ -133,7 +133,7 @@ def test_a_kept_profile_is_used_again(config: Any, kept: Path) -> None:
 
 
 @pytest.mark.usefixtures("long")
-def test_a_changed_version_discards_a_profile(config: Any, kept: Path) -> None:
+def test_a_changed_version_passes_a_profile_over(config: Any, kept: Path) -> None:
     values = json.loads(kept.read_text())
     values["subject"]["versions"]["torch"] = "1.0"
     kept.write_text(json.dumps(values))

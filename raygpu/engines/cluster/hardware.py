@@ -20,7 +20,8 @@ def local_hardware(gpus: Sequence[Gpu], nodes: Sequence[Node]) -> Hardware:
     if not gpus:
         return Hardware(nodes, [SIMULATED], host.cpu_name(), None, nodes[0].num_cpus)
     num_cpus = nodes[0].num_cpus if len(nodes) == 1 else host.num_cpus()
-    return Hardware(nodes, [gpu.name for gpu in gpus], gpus[0].name, gpus[0].memory_gib, num_cpus)
+    first = gpus[0]
+    return Hardware(nodes, [gpu.name for gpu in gpus], first.name, first.memory_gib, num_cpus, first.uuid)
 
 
 def cluster_hardware(cluster: Cluster) -> Hardware:
@@ -28,4 +29,5 @@ def cluster_hardware(cluster: Cluster) -> Hardware:
     first, names = cluster.devices[0], [device.name for device in cluster.devices]
     device = first.name if first.uuid is not None else host.cpu_name()
     num_cpus = host.num_cpus() if cluster.local and len(cluster.nodes) > 1 else cluster.nodes[0].num_cpus
-    return Hardware(cluster.nodes, names, device, first.memory_gib, num_cpus, cluster.local)
+    uuid = first.uuid if cluster.local else None
+    return Hardware(cluster.nodes, names, device, first.memory_gib, num_cpus, uuid)

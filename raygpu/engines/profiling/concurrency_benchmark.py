@@ -29,7 +29,7 @@ from raygpu.engines.profiling.workload import Repetitions
 from raygpu.errors import error_line
 from raygpu.planning.confidence import spread_text
 from raygpu.planning.plausibility import contradictions, is_alone, mark_doubtful, normalise
-from raygpu.planning.profiles import NOT_COMPILED, Point, rises
+from raygpu.planning.profiles import NOT_COMPILED, NOT_TRIED, Point, rises
 
 HOPELESS = 0.4
 """Share of the best gain below which an array's step is not compiled: compiling seldom more than doubles its speed."""
@@ -190,7 +190,7 @@ class ConcurrencyBenchmark:
             return False
         short = self._short(way, n, points)
         if short is not None:
-            self.notes.append(f"{way}: {n} at once not tried: {short}")
+            self.notes.append(f"{way}: {n} {NOT_TRIED}: {short}")
         return short is None
 
     def _short(self, way: Way, n: int, points: Sequence[Point]) -> str | None:

@@ -20,8 +20,10 @@ from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import RaygpuError, error_line
 from raygpu.planning.batch_balancing import Ended, ThroughputCurve, reduce_shares
+from raygpu.planning.batch_shares import with_least
 from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.device import Device
+from raygpu.training.hyperparameters import OptimizerSettings
 
 LEAD_S = 0.2
 """Seconds between the request for a window and its start, for all processes to receive it."""
@@ -41,15 +43,17 @@ class DeviceBenchmark:
         window_s: float,
         rounds: int,
         parts: int = 1,
+        least: int = 1,
     ) -> None:
         """Start the processes. window_s: seconds of one measurement. rounds: number of measurements.
 
-        parts: number of parts in which a device processes its share of a batch.
+        parts: number of parts in which a device processes its share of a batch, each of `least` samples at least.
+        least: smallest number of samples on which the model trains.
         """
         assert workload.splits is not None  # functions and scripts have no batches to split
         self.cluster, self._trial, self._samples_per_epoch = cluster, workload.trial, workload.splits.samples_per_epoch
         self._window_s = window_s
-        self._rounds, self._parts = rounds, parts
+        self._rounds, self._parts, self._least = rounds, parts, least
         self._threads = max(1, int(where.cpus))
         self.places = sorted(rank % len(cluster.devices) for rank in range(where.ranks))
         """Index of each rank's device."""
@@ -118,7 +122,7 @@ class DeviceBenchmark:
             if full is None:
                 return wanted, [_curve(share, rates_by_rank[rank] or []) for rank, share in enumerate(wanted)]
             try:
-                less = reduce_shares(wanted)
+                less = with_least(reduce_shares(wanted), self._least)
             except ValueError as error:
                 raise RaygpuError(f"out of memory on rank {full}: {error}") from error
             say(f"out of memory on rank {full} with {wanted[full]} samples; all by a fifth less: {less}")
@@ -131,8 +135,7 @@ class DeviceBenchmark:
         """
         full: set[int] = set()
         for rank, batch in batches.items():
-            hp = {**self._trial.hyperparameters, "batch_size": math.ceil(batch / self._parts)}
-            trial = replace(self._trial, hyperparameters=hp)
+            trial = replace(self._trial, hyperparameters=self._settings(batch))
             costs = self._probes[rank].make("process", [self._actors[rank]], [[trial]], self._threads)
             if isinstance(costs, Fault):
                 self._require_full(rank, costs)
@@ -149,6 +152,15 @@ class DeviceBenchmark:
         for actor in (self._actors[rank] for rank in batches):
             answers([actor.drop.remote()])
         return {rank: None if rank in full else measured[rank] for rank in batches}
+
+    def _settings(self, batch: int) -> dict[str, Any]:
+        """Return the hyper-parameters of a training that takes one of the parts of a device's batch in each step."""
+        values = dict(self._trial.hyperparameters)
+        size = math.ceil(batch / max(1, min(self._parts, batch // self._least)))
+        if (micro := OptimizerSettings.of(values).micro_batch_size) is not None:
+            number = max(1, min(math.ceil(size / micro), size // self._least))
+            values["micro_batch_size"] = math.ceil(size / number)
+        return values | {"batch_size": size}
 
     def _window(self, ranks: Sequence[int]) -> dict[int, float | None]:
         start_at = time.time() + LEAD_S

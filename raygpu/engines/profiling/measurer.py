@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,15 @@ from raygpu.config import SweepConfig
 from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
 from raygpu.config.source import Source
-from raygpu.engines.profiling.profile_key import subject
-from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
+from raygpu.devices import mps
+from raygpu.engines.profiling.profile_key import subject, versions_of
+from raygpu.engines.profiling.sweep_probe import BUDGET, MOST_PACKED, WIDTHS, SweepProbe, most_s
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits, reads_later
 from raygpu.planning.cost_model import FreeMemory, Option, Size, options
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import by_type
+from raygpu.planning.profile_coverage import array_outdoes, ended_by_time, lacking
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.planning.schedule import WORKER_S
 from raygpu.planning.step_cost import StepCost
@@ -85,6 +87,7 @@ class Measurer:
         self._step_cost: StepCost | None = None
         """Cost of the largest group's step on a GPU; None before it is looked at, and where it cannot be counted."""
         self._time_budget_s = config.time_budget_s or math.inf
+        self._versions = versions_of(source, code)
 
     def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
         """Return the estimates from kept profiles of the same versions, and whether to run a probe.
@@ -103,9 +106,9 @@ class Measurer:
         in_part: dict[Signature, Profile] = {}
         for group in self.groups:
             profile = self._found(self._subject(group, hardware))
-            if profile is not None and profile.best() is not None:
-                is_complete = self._tells(profile, group, hardware)
-                (estimates.own if is_complete else in_part)[group.signature] = profile
+            if profile is not None and profile.measured("process"):  # every prediction compares with one alone
+                is_in_part = self._lacking(profile, group, hardware)
+                (in_part if is_in_part else estimates.own)[group.signature] = profile
         if self._taken(estimates, estimates.own):
             return estimates, False
         estimates.source = self._unmeasurable(hardware) or ""
@@ -114,7 +117,7 @@ class Measurer:
         look = self._look(hardware)
         share = BUDGET if look.rough is None else AFTER_A_LOOK
         if look.sweep_s is None or share * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
-            return estimates, True
+            return estimates, not self._is_as_far(estimates, in_part, hardware)
         short_s = min(look.sweep_s, self._time_budget_s)
         estimates.source, estimates.is_timed_now = f"the sweep is short (about {short_s:.0f} s)", True
         if look.rough is not None:
@@ -134,7 +137,7 @@ class Measurer:
     def _predict(self, found: Estimates, hardware: Hardware) -> None:
         """Let the kept profile, or a look at a few steps, predict the time of a sweep whose way is fixed."""
         if found.kept is not None:
-            found.reference, found.source = found.kept, "kept profile"
+            found.reference, found.source = found.kept, f"kept profile{self._of_synthetic([found.kept])}"
         elif hardware.device_gib is None and self._unmeasurable(hardware) is None:
             rough = self._look(hardware).rough  # of a GPU, steps on the CPU tell nothing
             if rough is not None:
@@ -147,22 +150,61 @@ class Measurer:
             return False
         found.own = profiles
         found.reference = profiles[max(groups, key=lambda group: len(group.trials)).signature]
-        found.source = f"kept profile of {found.reference.measured_at[:10]}"
+        found.source = f"kept profile of {found.reference.measured_at[:10]}{self._of_synthetic(profiles.values())}"
         return True
 
-    def _tells(self, profile: Profile, group: Group, hardware: Hardware) -> bool:
-        """Return whether a profile has all ways to choose between: one kept of fewer ways would hide the others."""
+    def _of_synthetic(self, profiles: Iterable[Profile]) -> str:
+        """Return words on made-up data behind the plan of a sweep of real data; empty for its own kind of data."""
+        is_other = not self.config.data.synthetic and any(profile.synthetic for profile in profiles)
+        return ", of synthetic data" if is_other else ""
+
+    def _use_speed_of_one(self, found: Estimates, profile: Profile, source: str, hardware: Hardware) -> None:
+        """Have a sweep whose time ended the measurement after one training prefer arrays, if they end earlier."""
+        found.source = f"the sweep is short: {source} ended with one training's speed"
+        alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
+        look = self._in_arrays(alone, hardware) if alone else None
+        if look is not None and (look.sweep_s or 0.0) <= self._time_budget_s:
+            self._prefer_arrays(found)
+
+    def _is_as_far(self, found: Estimates, in_part: dict[Signature, Profile], hardware: Hardware) -> bool:
+        """Return whether a probe would end where time has ended an earlier one; then use what that one has measured."""
+        profile = in_part.get(self.largest.signature)
+        if profile is None:
+            return False
+        seconds = most_s(profile.points, [*self._probed_ways, "mps"], self._samples, self._time_budget_s)
+        if not ended_by_time(profile, self._lacking(profile, self.largest, hardware), seconds):
+            return False
+        if all((p.way, p.n) == ("process", 1) for p in profile.points):
+            self._use_speed_of_one(found, profile, f"a probe of {profile.measured_at[:10]}", hardware)
+        else:
+            self._taken(found, in_part)
+        return True
+
+    def _lacking(self, profile: Profile, group: Group, hardware: Hardware) -> list[Way]:
+        """Return the ways to choose between that a profile does not tell of: one of fewer ways would hide the
+        others."""
         reach: dict[Way, int] = {"process": MOST_PACKED if hardware.device_gib is not None else int(hardware.num_cpus)}
         if self._may_split:
             reach["split"] = 2
         if self._may_fuse(group):
             reach["fused"] = WIDTHS[0]
-        if hardware.device_gib is not None and hardware.is_local and self.config.gpu.mps != "off":
+        if self.config.gpu.mps != "off" and hardware.uuid is not None and mps.unavailable(hardware.uuid) is None:
             reach["mps"] = 2
-        if self._may_fuse(group) and any(note.startswith(BEATEN) for note in profile.notes):
-            reach = {way: n for way, n in reach.items() if way == "fused"}
-        most = self._size
-        return all(profile.tells_of(way, min(n, most.of(way))) for way, n in reach.items())
+        most, worth = self._size, generations_ratio(self.config)
+        if "fused" in reach and array_outdoes(profile.points, most.of("fused"), reach["process"], worth):
+            reach = {"fused": reach["fused"]}
+        reach = {way: min(n, most.of(way)) for way, n in reach.items()}
+        return lacking(profile, reach, FreeMemory.of(hardware.nodes, hardware.device_gib))
+
+    @property
+    def _probed_ways(self) -> list[Way]:
+        """Ways that a probe of the largest group measures, and processes under MPS beside them."""
+        ways: list[Way] = ["process"]
+        if self._may_fuse(self.largest):
+            ways.append("fused")
+        if self._may_split:
+            ways.append("split")
+        return ways
 
     def _may_fuse(self, group: Group) -> bool:
         return self.config.gpu.mode in ("auto", "fused") and self.source.kind == "torch" and group.reason is None
@@ -205,7 +247,7 @@ class Measurer:
 
     def _subject(self, group: Group, hardware: Hardware) -> Subject:
         workload = Workload(self.source, self.splits, group.trials[0], self.config.gpu.precision)
-        return subject(workload, self.code, group.signature, hardware)
+        return subject(workload, self._versions, group.signature, hardware)
 
     def _unmeasurable(self, hardware: Hardware) -> str | None:
         """Return why a measurement is impossible or cannot gain anything; None if it may gain."""
@@ -315,17 +357,12 @@ class Measurer:
     def probe(self, cluster: Cluster, hardware: Hardware) -> Estimates:
         """Measure the largest group's trainings while the sweep repays it, keep the profile, and return estimates."""
         started = time.monotonic()
-        ways: list[Way] = ["process"]
-        if self._may_fuse(self.largest):
-            ways.append("fused")
-        if self._may_split:
-            ways.append("split")
-        mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
+        with_mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
         assert self.splits is not None
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
         ratio = generations_ratio(self.config)
         probing = SweepProbe(cluster, workload, self._size, self._time_budget_s, ratio)
-        benchmark = probing.measure(ways, self._samples, mps=mps)
+        benchmark = probing.measure(self._probed_ways, self._samples, mps=with_mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(
             self._subject(self.largest, hardware),
@@ -334,6 +371,7 @@ class Measurer:
             tuple(benchmark.notes),
             measured_at,
             self.config.data.synthetic,
+            probing.ended_s,
         )
         seconds = time.monotonic() - started
         estimates = Estimates(probe_s=seconds, source=f"probe of {seconds:.0f} s")
@@ -341,19 +379,15 @@ class Measurer:
         if profile.best() is None:
             estimates.source = f"one training alone failed ({profile.points[0].fault})"
             return estimates
-        probe_note = f"measured in {seconds:.0f} s; kept for later sweeps in {self.store.keep(profile)}"
+        probe_note = f"measured in {seconds:.0f} s; {self.store.told(profile)}"
         estimates.notes = (probe_note, *(note for note in profile.notes if note.startswith("mps:")))
         if any(point.doubt is not None for point in profile.points):
             profile = roughly(profile)
             estimates.source += " on a busy machine, rough and not all kept"
-        if self._tells(profile, self.largest, hardware):
-            estimates.own[self.largest.signature] = estimates.reference = profile
+        if self._lacking(profile, self.largest, hardware):
+            self._use_speed_of_one(estimates, profile, estimates.source, hardware)
         else:
-            estimates.source = f"the sweep is short: {estimates.source} ended with one training's speed"
-            alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
-            look = self._in_arrays(alone, hardware) if alone else None
-            if look is not None and (look.sweep_s or 0.0) <= self._time_budget_s:
-                self._prefer_arrays(estimates)
+            estimates.own[self.largest.signature] = estimates.reference = profile
         return estimates
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import shlex
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -14,18 +15,16 @@ from typing import Any
 import raygpu
 from raygpu.config.source import PICKLED, Source
 from raygpu.devices import nvml
+from raygpu.engines.profiling.own_files import is_own, own_files
 from raygpu.engines.profiling.workload import Workload
-from raygpu.experiment import Experiment, Splits, named
+from raygpu.experiment import Experiment, Splits, is_read_later, named
 from raygpu.planning.estimates import Hardware
 from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature
 
 
-def subject(workload: Workload, code: Any, shaped_by: Signature, hardware: Hardware) -> Subject:
-    """Return the key of a profile.
-
-    code: the resolved experiment or function; None for a script. shaped_by: the signature of the trials.
-    """
+def subject(workload: Workload, versions: dict[str, str], shaped_by: Signature, hardware: Hardware) -> Subject:
+    """Return the key of a profile. versions: of `versions_of`. shaped_by: the signature of the trials."""
     splits = workload.splits
     return Subject(
         source=workload.source.name,
@@ -35,7 +34,7 @@ def subject(workload: Workload, code: Any, shaped_by: Signature, hardware: Hardw
         device=hardware.device,
         device_gib=None if hardware.device_gib is None else round(hardware.device_gib, 1),
         num_cpus=hardware.num_cpus,
-        versions=_versions(workload.source, code),
+        versions=versions,
     )
 
 
@@ -47,12 +46,17 @@ def _shapes(splits: Splits) -> str:
     }
     return "; ".join(
         f"{part} {name + ' ' if name else ''}{array.dtype} {'x'.join(map(str, array.shape))}"
+        + (", read later" if is_read_later(array) else "")  # made-up data of the same shapes lies in memory
         for part, arrays in parts.items()
         for name, array in named(arrays).items()
     )
 
 
-def _versions(source: Source, code: Any) -> dict[str, str]:
+def versions_of(source: Source, code: Any) -> dict[str, str]:
+    """Return the versions of a training's code, and of what runs it.
+
+    code: the resolved experiment or function; None for a script.
+    """
     versions = {"raygpu": raygpu.__version__, "code": _fingerprint(source, code)}
     framework = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
     if framework is not None:
@@ -63,24 +67,36 @@ def _versions(source: Source, code: Any) -> dict[str, str]:
 
 
 def _fingerprint(source: Source, code: Any) -> str:
-    """Return a digest of the files that have the code of the experiment's classes, of the function or the script."""
-    digest = hashlib.sha256()
-    for path in sorted(set(_files(source, code))):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _files(source: Source, code: Any) -> Iterator[Path]:
-    if code is None:
-        words = (Path(source.folder, word) for word in shlex.split(source.name))
-        yield from (path for path in words if path.is_file())
-        return
+    """Return a digest of the files of a training's own code, wherever they lie."""
     if source.name.endswith(PICKLED):  # of a notebook's cell
-        yield Path(source.name)
-        return
-    package_folder = Path(raygpu.__file__).parent
+        files = {Path(source.name)}
+    elif code is None:
+        scripts = [path for word in shlex.split(source.name) if (path := Path(source.folder, word)).is_file()]
+        files = own_files(scripts, [Path(source.folder), *(path.parent for path in scripts)])
+    else:
+        modules = dict(_modules(source, code))
+        files = own_files(modules, [Path(source.folder), *modules.values()])
+    digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+def _modules(source: Source, code: Any) -> Iterator[tuple[Path, Path]]:
+    """Yield the files that define the experiment's classes or the function, and the one that the configuration names;
+    each with the folder at which its module's name starts."""
+    named_module = source.name.rpartition(":")[0]
+    if named_module.endswith(".py"):
+        path = Path(source.folder, named_module)
+        yield path, path.parent
+    elif named_module in sys.modules:
+        yield from _module(sys.modules[named_module], named_module)
     for part in type(code).__mro__ if isinstance(code, Experiment) else [inspect.unwrap(code)]:
-        with contextlib.suppress(TypeError, OSError):  # built in, or typed into an interpreter
-            path = Path(inspect.getsourcefile(part) or "")
-            if path.is_file() and package_folder not in path.parents:
-                yield path
+        yield from _module(part, getattr(part, "__module__", ""))
+
+
+def _module(part: Any, name: str) -> Iterator[tuple[Path, Path]]:
+    """Yield the file of a module, class or function, and the folder at which the module's name starts."""
+    with contextlib.suppress(TypeError, OSError):  # built in, or typed into an interpreter
+        path = Path(inspect.getsourcefile(part) or "").resolve()
+        depth = name.count(".") + (path.name == "__init__.py")
+        if path.is_file() and is_own(path) and depth < len(path.parents):
+            yield path, path.parents[depth]

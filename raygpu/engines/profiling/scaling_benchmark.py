@@ -54,7 +54,9 @@ class ScalingBenchmark:
         """
         if devices > 1:
             return self.measure(numbers_of_devices(devices, self.batch_size))
-        return Scaling(tuple(self.bound(numbers_of_devices(BOUNDED, self.batch_size))), "one_device")
+        numbers = numbers_of_devices(BOUNDED, self.batch_size)
+        # No parts of one sample: a model with BatchNorm cannot be trained on it.
+        return Scaling(tuple(self.bound([n for n in numbers if n == 1 or n < self.batch_size])), "one_device")
 
     def measure(self, numbers: Sequence[int]) -> Scaling:
         """Train on these numbers of devices, up and down again. numbers: rising, 1 first. Raises as `scaling` does."""

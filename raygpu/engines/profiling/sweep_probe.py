@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.planning.cost_model import Size
+from raygpu.planning.profile_coverage import array_outdoes
+from raygpu.planning.profiles import BEATEN, NOT_TRIED, Point
 from raygpu.planning.schedule import WORKER_S
 from raygpu.training.hyperparameters import OptimizerSettings
 
@@ -35,8 +37,6 @@ STEPS = 8
 """Minimum number of steps in an array's measurement."""
 MOST_PACKED = 8
 """Maximum number of processes that a probe of a GPU tries."""
-BEATEN = "packed:"
-"""Prefix of the note that says that no number of processes can be the fastest way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class SweepProbe:
     """Seconds after which the sweep ends."""
     worth: float = 1.0
     """Ratio of speeds, arrays over processes, from which arrays are taken."""
+    ended_s: dict[Way, float] = field(default_factory=dict)
+    """Seconds that the probe could take, by each way whose measurement they ended; filled by `measure`."""
 
     def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> ConcurrencyBenchmark:
         """Measure one training alone, an array and, while the sweep repays it, wider arrays and more processes.
@@ -87,13 +89,17 @@ class SweepProbe:
 
         def repays(seconds: float) -> bool:
             """Return whether `seconds` more of probing stay within BUDGET of the predicted sweep."""
-            spent_s = time.monotonic() - started + seconds
-            return spent_s <= BUDGET * (
-                min(work / max(_rates(benchmark, ways).values()), self.time_budget_s) + WORKER_S
-            )
+            return time.monotonic() - started + seconds <= limit_s()
+
+        def limit_s() -> float:
+            """Return the seconds that the probe may take, by what it has measured so far."""
+            return most_s(benchmark.points, ways, work, self.time_budget_s)
 
         benchmark.measure({"process": 1})
-        if not benchmark.measurable or not repays(0.0):
+        if not benchmark.measurable:
+            return
+        if not repays(0.0):
+            self.ended_s.update(dict.fromkeys(ways, limit_s()))
             return
         array, members = 0.0, self.size.of("fused")
         for width in WIDTHS if "fused" in ways else ():
@@ -102,14 +108,13 @@ class SweepProbe:
             if array and (members <= WIDTHS[0] or not repays(samples / array)):
                 break
             benchmark.measure({"fused": min(members, width)})
-            array = max(_rates(benchmark, ["fused"]).values(), default=0.0)
+            array = max(_rates(benchmark.points, ["fused"]).values(), default=0.0)
             if not benchmark.measurable or not array:
                 break
         numbers = [num_cpus] if self.cluster.devices[0].uuid is None else [2, 4, MOST_PACKED]
         for n in sorted({min(n, self.size.of("process")) for n in numbers} - {1}):
-            packed = {n: rate for (_, n), rate in _rates(benchmark, ["process"]).items()}
-            # At best no process takes work from the others.
-            if array > self.worth * numbers[-1] * packed.get(1, array):
+            packed = {n: rate for (_, n), rate in _rates(benchmark.points, ["process"]).items()}
+            if array_outdoes(benchmark.points, members, numbers[-1], self.worth):
                 benchmark.notes.append(f"{BEATEN} {numbers[-1]} processes cannot do as much as one array")
                 return
             last = max(packed, default=1)
@@ -117,13 +122,22 @@ class SweepProbe:
             if failed or not benchmark.measurable or packed.get(last, 0.0) < max(packed.values()):
                 return
             if last > 1 and not repays(WORKER_S):
-                benchmark.notes.append(f"process: {n} at once not tried: a quarter of the sweep's time was over")
+                benchmark.notes.append(f"process: {n} {NOT_TRIED}: a quarter of the sweep's time was over")
+                self.ended_s["process"] = limit_s()
                 return
             numbers_by_way = {way: min(n, self.size.of(way)) for way in ways if way != "fused"}
             measured = {(point.way, point.n) for point in benchmark.points}
             benchmark.measure({way: of for way, of in numbers_by_way.items() if of > 1 and (way, of) not in measured})
 
 
-def _rates(benchmark: ConcurrencyBenchmark, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
+def most_s(points: Iterable[Point], ways: Sequence[Way], work: float, time_budget_s: float = math.inf) -> float:
+    """Return the seconds that a probe may take: BUDGET of the sweep's time in the fastest of these ways so far.
+
+    work: training samples of the whole sweep. time_budget_s: seconds after which the sweep ends.
+    """
+    return BUDGET * (min(work / max(_rates(points, ways).values()), time_budget_s) + WORKER_S)
+
+
+def _rates(points: Iterable[Point], ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
     """Return each point's samples/s by way and number, points in doubt included: they too predict the probe's time."""
-    return {(p.way, p.n): p.samples_per_s for p in benchmark.points if p.samples_per_s and p.way in ways}
+    return {(p.way, p.n): p.samples_per_s for p in points if p.samples_per_s and p.way in ways}

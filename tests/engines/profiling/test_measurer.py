@@ -11,7 +11,7 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.config.source import locate
 from raygpu.engines.profiling.measurer import Measurer, QuickLook
-from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.profile_key import subject, versions_of
 from raygpu.engines.profiling.workload import Workload
 from raygpu.planning.estimates import Estimates, Hardware, roughly, size
 from raygpu.planning.gpu_shares import Node
@@ -73,7 +73,7 @@ def test_the_profiles_of_each_type_of_unequal_gpus_are_found(tmp_path: Path) -> 
     for rate, node in enumerate(nodes, 1):
         there = Hardware([node], [node.device], node.device, node.device_gib, 4)
         workload = Workload(source, None, group.trials[0], "float32")
-        key = subject(workload, code, group.signature, there)
+        key = subject(workload, versions_of(source, code), group.signature, there)
         measurer.store.keep(Profile(key, 100, (Point("process", 1, float(rate), 1.0),)))
     found, _ = measurer.kept(hardware)
     assert {device: each.points[0].samples_per_s for device, each in found.by_device.items()} == {
@@ -272,7 +272,8 @@ def test_a_profile_without_arrays_does_not_keep_a_short_sweep_from_them(
 class FailingProbe:
     """In place of SweepProbe: one training alone raises."""
 
-    def __init__(self, *_: Any) -> None: ...
+    def __init__(self, *_: Any) -> None:
+        self.ended_s: dict[str, float] = {}
 
     def measure(self, ways: Any, work: float, *, mps: bool) -> Any:
         assert ways == ["process", "fused"]
@@ -288,6 +289,22 @@ def test_a_probe_whose_training_fails_ends_no_sweep_and_is_not_kept(
     found = measurer.probe(cluster, CPU)  # type: ignore[arg-type]
     assert found.source == "one training alone failed (ValueError: no metric today)"
     assert (found.reference, found.own, [*measurer.store.all()]) == (None, {}, [])
+
+
+class BriefProbe(FailingProbe):
+    """In place of SweepProbe: one training and an array."""
+
+    def measure(self, ways: Any, work: float, *, mps: bool) -> Any:
+        points = [Point("process", 1, 1e3, 1.0), Point("process", 2, 1e3, 1.0), Point("fused", 8, 9e3, 9.0)]
+        return SimpleNamespace(points=points, notes=[])
+
+
+def test_a_profile_that_cannot_be_kept_ends_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.SweepProbe", BriefProbe)
+    (tmp_path / "profiles").touch()
+    found = measurer_of(64, 1, tmp_path / "profiles").probe(SimpleNamespace(), CPU)  # type: ignore[arg-type]
+    assert found.reference is not None
+    assert found.notes[0] == f"measured in 0 s; not kept: {tmp_path / 'profiles'} cannot be written (File exists)"
 
 
 def test_a_look_has_at_most_the_time_budget_s_length(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from raygpu.config.sections import Precision
 from raygpu.config.source import Source, locate
-from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.own_files import own_files
+from raygpu.engines.profiling.profile_key import _modules, subject, versions_of
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Splits
@@ -30,7 +31,7 @@ def trial(**hp: Any) -> Trial:
 
 
 def key(source: Source, code: Any, splits: Splits | None, precision: Precision, hardware: Hardware) -> Subject:
-    return subject(Workload(source, splits, trial(), precision), code, Signature(()), hardware)
+    return subject(Workload(source, splits, trial(), precision), versions_of(source, code), Signature(()), hardware)
 
 
 def of(name: str, folder: Path = ROOT) -> Subject:
@@ -75,6 +76,17 @@ def test_data_by_shape_and_a_device_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.versions["driver"] == "580.65.06"
 
 
+def test_data_that_is_read_later_is_another_training_than_arrays() -> None:
+    source, code = locate("tests.data_set_cases:Read", ROOT)
+    hardware = Hardware([], [], "a processor", None, 2)
+    read, arrays = code.data(), code.data().first(32)  # type: ignore[union-attr]
+    found = key(source, code, read, "float32", hardware).data
+    assert found == (
+        "train float32 96x8, read later; targets int64 96, read later; validation float32 32x8, read later"
+    )
+    assert "read later" not in key(source, code, arrays, "float32", hardware).data
+
+
 def test_a_change_of_the_code_is_another_version(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def train(config): pass\n")
     first = of("mine.py:train", tmp_path)
@@ -109,3 +121,32 @@ def test_a_change_of_the_script_is_another_version(tmp_path: Path) -> None:
 
 def test_a_base_class_of_the_users_own_counts() -> None:
     assert of("tests.models:Mlp").versions["code"] != of("experiments.digits:Mlp").versions["code"]
+
+
+def test_a_change_of_what_the_code_imports_is_another_version(tmp_path: Path) -> None:
+    """Of an experiment's blocks in a file of their own, say; wherever the folder lies."""
+    versions = []
+    for number, text in enumerate(("WIDTH = 8\n", "WIDTH = 8\n", "WIDTH = 16\n")):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        (folder / "mine.py").write_text("from raygpu import report\n\ndef train(config):\n    import blocks_of_mine\n")
+        (folder / "blocks_of_mine.py").write_text(text)
+        (folder / "plots.py").write_text(f"{number}\n")
+        versions.append(of("mine.py:train", folder).versions["code"])
+    assert versions[0] == versions[1] != versions[2]
+
+
+def test_a_change_of_what_a_script_imports_is_another_version(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import blocks\n")
+    found = []
+    for text in ("1\n", "2\n"):
+        (tmp_path / "blocks.py").write_text(text)
+        found.append(versions_of(Source("command", "python mine.py --lr {lr}", str(tmp_path)), None)["code"])
+    assert found[0] != found[1]
+
+
+def test_neither_raygpu_nor_its_requirements_are_the_users_code() -> None:
+    source, code = locate("experiments.digits:Mlp", ROOT)
+    names = {str(path.relative_to(ROOT)) for path in own_files(dict(_modules(source, code)), [ROOT])}
+    assert "experiments/digits.py" in names
+    assert not [name for name in names if not name.startswith("experiments/")]

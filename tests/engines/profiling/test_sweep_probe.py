@@ -47,3 +47,20 @@ def test_trials_of_one_process_are_bound_by_a_generation(
     probing._measure(benchmark, ["process", "split"], work=1e9, started=time.monotonic(), num_cpus=num_cpus)
     assert [point.n for point in benchmark.points if point.way == "process"] == processes
     assert [point.n for point in benchmark.points if point.way == "split"] == split
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "ended_s"),
+    [(0.0, {}), (55.0, {"process": 51.0}), (120.0, {"process": 101.0, "split": 101.0})],
+    ids=["not", "after two", "after one"],
+)
+def test_a_probe_notes_the_time_that_ended_it(spent_s: float, ended_s: dict[str, float]) -> None:
+    """A quarter of 404 s with one process at a time, and of 204 s with two."""
+    cluster: Any = SimpleNamespace(devices=[SimpleNamespace(uuid="GPU-1")])
+    workload: Any = None
+    benchmark: Any = Benchmark()
+    probing = SweepProbe(cluster, workload, Size(trials=60, epochs=20, at_once=60))
+    started = time.monotonic() - spent_s
+    probing._measure(benchmark, ["process", "split"], work=4e5, started=started, num_cpus=16)
+    assert probing.ended_s == pytest.approx(ended_s)
+    assert bool(benchmark.notes) == (list(ended_s) == ["process"])

@@ -1,0 +1,99 @@
+"""Which kept profiles plan a later sweep, and which do not keep it from measuring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.engines.profiling.measurer import Measurer, QuickLook
+from raygpu.planning.profiles import Point, Profile
+from tests.engines.profiling.test_measurer import CARD, measurer_of, ten_thousand_a_second
+from tests.models import few
+
+
+def test_a_profile_without_processes_predicts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    measurer = measurer_of(64, 1, tmp_path)
+    notes = ("process: not measured: left out",)
+    key = measurer._subject(measurer.largest, CARD)
+    measurer.store.keep(Profile(key, few().num_train, (Point("fused", 8, 5e4, 5.0),), notes))
+    found, due = measurer.kept(CARD)
+    assert (due, found.own, found.reference) == (True, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "ended_s", "is_due"),
+    [(20, {"process": 20.0}, False), (20, {}, True), (20, {"process": 5.0}, True), (100, {"process": 20.0}, True)],
+)
+def test_what_time_ended_is_measured_again_where_there_is_more_of_it(
+    epochs: int, ended_s: dict[Any, float], is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    measurer = measurer_of(64, 1, tmp_path, epochs=epochs)
+    points = (Point("process", 1, 1e3, 1.0), Point("process", 2, 1.9e3, 1.9), Point("fused", 8, 4e3, 4.0))
+    notes = ("process: 4 at once not tried: a quarter of the sweep's time was over",)
+    key = measurer._subject(measurer.largest, CARD)
+    measurer.store.keep(Profile(key, few().num_train, points, notes, ended_s=ended_s))
+    found, due = measurer.kept(CARD)
+    assert due is is_due
+    assert (found.reference is None) is is_due, "the earlier probe's numbers decide, as they did in its sweep"
+
+
+def test_a_probe_that_ended_with_one_training_is_not_repeated_by_the_same_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ten_thousand_a_second(monkeypatch)
+    measurer = measurer_of(64, 1, tmp_path, epochs=100_000)
+    point = Point("process", 1, 1e6, 1.0)  # what the look took for hours takes minutes
+    key = measurer._subject(measurer.largest, CARD)
+    ended_s: Any = {"process": 500.0, "fused": 500.0}
+    measurer.store.keep(Profile(key, few().num_train, (point,), measured_at="2026-11-01", ended_s=ended_s))
+    found, due = measurer.kept(CARD)
+    assert (due, found.reference, found.prefers_arrays) == (False, None, True)
+    assert found.source.startswith("the sweep is short: a probe of 2026-11-01 ended with one training's speed, so ")
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "values", "source"),
+    [
+        (True, {}, "kept profile of 2026-11-01, of synthetic data"),
+        (True, {"data": {"synthetic": True}}, "kept profile of 2026-11-01"),
+        (False, {}, "kept profile of 2026-11-01"),
+    ],
+)
+def test_a_plan_by_made_up_data_says_so(synthetic: bool, values: dict[str, Any], source: str, tmp_path: Path) -> None:
+    for mode in ("auto", "fused"):
+        measurer = measurer_of(8, 1, tmp_path, gpu={"mode": mode}, time_budget_s=60.0, **values)
+        points = (Point("process", 1, 1e3, 1.0), Point("fused", 8, 2e4, 20.0))
+        key = measurer._subject(measurer.largest, CARD)
+        measurer.store.keep(Profile(key, few().num_train, points, (), "2026-11-01T00", synthetic))
+        assert measurer.kept(CARD)[0].source == (source if mode == "auto" else source.replace(" of 2026-11-01", ""))
+
+
+@pytest.mark.parametrize(("generation", "is_due"), [(64, False), (8, True)])
+def test_arrays_hide_processes_only_from_sweeps_with_arrays_as_wide(
+    generation: int, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    search = {"algorithm": "tpe", "generation": generation}
+    measurer = measurer_of(64, 1, tmp_path, search=search)
+    points = (Point("process", 1, 1e3, 1.0), Point("fused", 8, 4e3, 4.0), Point("fused", 64, 2e4, 20.0))
+    notes = ("packed: 8 processes cannot do as much as one array",)
+    measurer.store.keep(Profile(measurer._subject(measurer.largest, CARD), few().num_train, points, notes))
+    assert measurer.kept(CARD)[1] is is_due
+
+
+@pytest.mark.parametrize(("reason", "is_due"), [("another raygpu of yours runs MPS on GPU-1", False), (None, True)])
+def test_mps_is_measured_once_it_can_run(
+    reason: str | None, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.mps.unavailable", lambda uuid: reason)
+    measurer, card = measurer_of(64, 1, tmp_path, gpu={"mode": "process"}), replace(CARD, uuid="GPU-1")
+    points = tuple(Point("process", n, 1e3 * n, float(n)) for n in (1, 2, 4, 8))
+    notes = ("mps: not measured: no MPS: another raygpu of yours runs MPS on GPU-1; packed trials take turns",)
+    measurer.store.keep(Profile(measurer._subject(measurer.largest, card), few().num_train, points, notes))
+    assert measurer.kept(card)[1] is is_due

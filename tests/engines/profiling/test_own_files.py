@@ -1,0 +1,55 @@
+"""Which files of a folder an experiment's code comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raygpu.engines.profiling.own_files import own_files
+
+FILES = {
+    "train.py": "import os, torch\nimport blocks\nfrom net import heads\nfrom net.deep.norm import Norm as Own\n",
+    "blocks.py": "def late():\n    import later\n    from . import not_a_package\n",
+    "later.py": "import train  # in a circle\nPATTERN = '\\d'\n",
+    "net/__init__.py": "",
+    "net/heads.py": "from . import tails\nfrom .deep import *\nfrom ..blocks import late\n",
+    "net/tails.py": "from .tails import missing\n",
+    "net/deep/__init__.py": "from ..extra import more\n",
+    "net/deep/norm.py": "from net import unused_name\n",
+    "net/extra.py": "",
+    "net/other.py": "",
+    "not_imported.py": "",
+    "os.py": "print('shadows nothing that is imported here')\n",
+    "plot/draw.py": "",
+    ".venv/lib/site-packages/torch/__init__.py": "import inner",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_what_is_imported_from_the_folder_counts(folder: Path) -> None:
+    found = own_files([folder / "train.py"], [folder, folder / ".venv/lib/site-packages"])
+    assert {str(path.relative_to(folder)) for path in found} == {
+        "train.py", "blocks.py", "later.py", "os.py", "net/__init__.py", "net/heads.py", "net/tails.py",
+        "net/deep/__init__.py", "net/deep/norm.py", "net/extra.py",
+    }  # fmt: skip
+
+
+def test_a_module_of_a_package_brings_its_package_along(folder: Path) -> None:
+    found = own_files([folder / "net/deep/norm.py"], [folder])
+    assert {path.name for path in found} == {"norm.py", "__init__.py", "extra.py"}
+
+
+def test_a_file_that_is_no_python_imports_nothing(folder: Path) -> None:
+    (folder / "train.sh").write_text("exec python train.py\n")
+    (folder / "image.bin").write_bytes(b"\0\xff")
+    for name in ("train.sh", "image.bin"):
+        assert own_files([folder / name], [folder]) == {folder / name}

@@ -1,0 +1,51 @@
+"""What a later sweep need not measure again, and what it has to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raygpu.planning.cost_model import FreeMemory
+from raygpu.planning.profile_coverage import array_outdoes, ended_by_time, lacking
+from raygpu.planning.profiles import Profile
+from tests.planning.test_profiles import points, profile
+
+ROOMY = FreeMemory(1000.0, 80.0)
+RISING = {1: 1.0, 2: 1.9, 3: 2.8}
+
+
+def of_gib(each: float) -> Profile:
+    return profile(points("process", RISING, device_gib=each))
+
+
+@pytest.mark.parametrize(("each", "is_lacking"), [(1.0, True), (16.0, True), (20.0, False), (30.0, False)])
+def test_more_than_the_device_holds_is_not_measured(each: float, is_lacking: bool) -> None:
+    """A pack on an idle device ends there, without a note that is kept: another time less may be free, or more."""
+    assert lacking(of_gib(each), {"process": 8}, ROOMY) == (["process"] if is_lacking else [])
+    assert lacking(replace(of_gib(each), points=()), {"process": 8}, ROOMY) == ["process"]
+
+
+def test_each_way_counts() -> None:
+    both = profile(points("process", {**RISING, 8: 4.0}), points("fused", {4: 3.0}))
+    assert lacking(both, {"process": 8, "fused": 8, "mps": 2}, ROOMY) == ["fused", "mps"]
+    assert lacking(both, {"process": 8, "fused": 4}, ROOMY) == []
+
+
+@pytest.mark.parametrize(
+    ("members", "processes", "worth", "outdoes"),
+    [(64, 8, 1.0, True), (63, 8, 1.0, False), (64, 48, 1.0, False), (64, 8, 3.0, False), (8, 1, 1.0, True)],
+)
+def test_only_arrays_as_wide_as_the_sweep_s_outdo_processes(
+    members: int, processes: int, worth: float, outdoes: bool
+) -> None:
+    wide = profile(points("process", {1: 1.0}), points("fused", {8: 4.0, 64: 20.0}))
+    assert array_outdoes(wide.points, members, processes, worth) is outdoes
+    assert not array_outdoes(profile(points("fused", {8: 4.0})).points, members, processes, worth)
+
+
+def test_a_longer_sweep_s_probe_goes_on_where_time_had_ended() -> None:
+    ended = replace(of_gib(1.0), ended_s={"process": 15.0})
+    assert ended_by_time(ended, ["process"], 15.0)
+    assert not ended_by_time(ended, ["process"], 30.0)
+    assert not ended_by_time(ended, ["process", "fused"], 15.0), "not tried at all"
