@@ -247,6 +247,8 @@ def test_a_section_is_laid_over_the_sweeps_key_by_key(tmp_path: Path) -> None:
     assert start.values["gpu"] == {"precision": "bf16", "devices": "0"}
     assert start.values["tracking"]["uri"] == tracking["uri"]
     assert start.values["tracking"]["experiment"] == "other"
+    assert start.values["direction"] == "max"
+    assert "direction" not in _start(raygpu.open_run(folder.path), {"metric": "loss"}, None, TrainConfig).values
 
 
 def test_an_experiment_that_travels_by_value_is_never_there_in_part(

@@ -120,8 +120,9 @@ class TrainConsole(LiveConsole):
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     """Return lines on the training that begins. simulated: whether it runs on one simulated GPU."""
     length = f", {counted(config.epochs, 'epoch')}" if config.epochs else ""
+    direction = "highest" if config.maximize else "lowest"
     description = f"{config.code_name}{length}; {hyperparameters(config.hyperparameters)}"
-    lines = [f"train {config.name}: {description}"]
+    lines = [f"train {config.name}: {description}; {direction} {config.metric} wins"]
     if {"trial_id", "sweep"} <= config.source.keys():
         score = config.source.get("score")
         score_note = f", {config.metric} {score:.6g}" if score is not None else ""

@@ -30,6 +30,52 @@ def test_a_hyperparameters_flag_keeps_the_dots_and_dashes_of_its_name() -> None:
     assert load(None, flags, TrainConfig, given).hyperparameters == {"net.lr": 0.2, "my-lr": 0.3, "new": 4}
 
 
+LOSS = {"experiment": "m:f", "metric": "loss", "direction": "max"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "direction", "maximize"),
+    [
+        ({"metric": "accuracy"}, None, True),
+        ({"metric": "mae"}, None, False),
+        ({"metric": "loss"}, "max", True),  # the file's own metric keeps the file's direction
+        ({"metric": "width", "direction": "min"}, "min", False),
+        ({"direction": "min"}, "min", False),
+    ],
+)
+def test_a_flag_for_the_metric_takes_no_direction_of_another_metric(
+    flags: dict[str, str], direction: str | None, maximize: bool
+) -> None:
+    """A training would keep and register its worst epoch, and a sweep would rank its trials in reverse."""
+    config = load(None, flags, TrainConfig, LOSS)
+    assert (config.direction, config.maximize) == (direction, maximize)
+
+
+def test_a_file_laid_over_a_trial_takes_no_direction_of_another_metric(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('metric = "accuracy"\n')
+    trial = LOSS | {"direction": "min", "source": {"metric": "loss", "direction": "min"}}
+    config = load(file, {}, TrainConfig, trial)
+    assert (config.metric, config.maximize) == ("accuracy", True)
+    assert config.source == trial["source"]
+    file.write_text('metric = "accuracy"\ndirection = "min"\n')
+    assert load(file, {}, TrainConfig, trial).direction == "min"
+
+
+def test_several_metrics_by_a_flag_take_no_directions_of_others() -> None:
+    given = {
+        "experiment": "m:f",
+        "trials": 2,
+        "space": {"x": 1},
+        "metrics": ["loss", "speed"],
+        "directions": ["min", "max"],
+    }
+    same = load(None, {"metrics": "loss, speed"}, SweepConfig, given)
+    assert same.directions == ("min", "max")
+    other = load(None, {"metrics": "accuracy,mae"}, SweepConfig, given | {"direction": "min"})
+    assert (other.directions, other.maximize, other.further_metrics) == ((), True, (("mae", False),))
+
+
 BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu", "table": {"x": 1}}
 
 
