@@ -85,6 +85,19 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
     return validated(_without_directions_of_others(values, below, overrides), schema, str(path), overrides)
 
 
+def unread_line(path: Path, schema: type[ProblemConfig]) -> str | None:
+    """Return a line on the keys of a file that this command leaves out; None without any.
+
+    A file with [space] may serve a sweep and a pack, one with [hyperparameters] a train, a balance and a place, so that
+    their keys need no line.
+    """
+    alike = {SLURM}.union(*(other.model_fields for other in SCHEMAS if other.TABLE == schema.TABLE))
+    keys = [
+        f"[{key}]" if isinstance(value, dict) else key for key, value in read_toml(path).items() if key not in alike
+    ]
+    return f"{path}: {', '.join(keys)}: {typed(schema.COMMAND)} does not read this" if keys else None
+
+
 def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides: Mapping[str, str] | None = None) -> S:
     """Return the configuration of these values. where: their origin, for the line of each fault of the BadInput that is
     raised. overrides: the values that came from flags."""

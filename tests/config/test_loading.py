@@ -10,7 +10,18 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygpu.config import PackConfig, SweepConfig, TrainConfig, literal, load, read_toml, validated
+from raygpu.config import (
+    PackConfig,
+    PlaceConfig,
+    ProblemConfig,
+    SweepConfig,
+    TrainConfig,
+    literal,
+    load,
+    read_toml,
+    unread_line,
+    validated,
+)
 from raygpu.errors import BadInput
 
 TIMES = (st.datetimes() | st.times()).map(lambda moment: moment.replace(fold=0))
@@ -189,3 +200,32 @@ def test_true_is_no_number(values: dict[str, Any]) -> None:
     SweepConfig.model_validate(whole)
     with pytest.raises(ValueError, match=r"a number is wanted|allowed: "):
         SweepConfig.model_validate({**whole, **values})
+
+
+def test_a_sweep_refuses_hyperparameters_of_a_training(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('experiment = "m:f"\ntrials = 2\n[space]\nx = 1\n[hyperparameters]\nweight_decay = 0.01\n')
+    with pytest.raises(BadInput, match=r"mine\.toml: hyperparameters: .*; write constants in \[space\]"):
+        load(file, {}, SweepConfig)
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "unread"),
+    [
+        (SweepConfig, "accumulate = 4", "accumulate: raygpu sweep"),
+        (SweepConfig, "ways = 'mps'\nwindow_s = 3\n[slurm]\ntime = '1:00:00'", None),
+        (PackConfig, "trials = 8\nmetric = 'accuracy'\n[stopping]\npatience = 2", None),
+        (PackConfig, "[hyperparameters]\nlr = 0.1", "[hyperparameters]: raygpu pack"),
+        (TrainConfig, "folds = 5\n[stopping]\npatience = 2", "folds, [stopping]: raygpu train"),
+        (TrainConfig, "batches = 'auto'\nrounds = 3\n[placements]\na = { b = 0 }", None),
+        (PlaceConfig, "accumulate = 2\n[source]\nsweep = 'a'", None),
+    ],
+)
+def test_keys_of_other_files_are_named(
+    schema: type[ProblemConfig], values: str, unread: str | None, tmp_path: Path
+) -> None:
+    """A sweep's file serves a pack, too, and a training's file a balance and a place."""
+    file = tmp_path / "mine.toml"
+    file.write_text(values)
+    line = unread_line(file, schema)
+    assert line == (None if unread is None else f"{file}: {unread} does not read this")
