@@ -90,7 +90,7 @@ def training_values(
     set that the trial repeats, in place of its own, as the summary has it.
     """
     direction = "max" if config.maximize else "min"
-    source: dict[str, Any] = {"sweep": sweep, "trial_id": trial.trial_id}
+    source: dict[str, Any] = {"sweep": sweep, "trial_id": trial.trial_id, "data_seed": config.seed}
     if score is not None:
         source |= {"score": score, "epoch": score_epoch, "score_of": f"{config.score} epoch"}
         source |= {"metric": config.metric, "direction": direction, "folds": config.folds}

@@ -182,10 +182,11 @@ def _of_trial(
 
 
 def with_sweep_settings(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:
-    """Add the sweep's tracking settings, precision and data kind, and its MLflow run's id, to the values."""
+    """Add the sweep's tracking settings, precision, data kind and seed, and its MLflow run's id, to the values."""
     values["tracking"] = sweep.tracking.model_dump()
     values["gpu"] = {"precision": sweep.gpu.precision, **values.get("gpu", {})}
     source = values["source"]
+    source.setdefault("data_seed", sweep.seed)
     if source.get("data") == "synthetic":
         values["data"] = {"synthetic": True}
     if sweep.data.samples_per_epoch is not None:  # in which the trial's epochs are counted
