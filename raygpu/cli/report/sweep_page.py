@@ -77,9 +77,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 def _outcome(run: RunData) -> Section:
     """Return the plan against what happened."""
     summary = run.summary
-    per_set = run.config.get("repeats", 1) * (run.config.get("folds") or 1)
-    planned = (run.config.get("trials") or 0) * per_set or None
-    rows: list[tuple[Any, ...]] = [("trials", planned, summary["num_trials"])]
+    rows: list[tuple[Any, ...]] = [("trials", run.num_planned, summary["num_trials"])]
     predicted = summary["predicted"]
     if predicted:
         rows.append(("seconds", predicted["wall_s"][predicted["chosen"]], summary["wall_s"]))
