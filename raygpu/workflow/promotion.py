@@ -29,6 +29,7 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 NO_SCHEDULE = "trial {trial_id} belongs to a population, and only its best one's schedule is kept: {instead}"
+DIVERGED = "trial {trial_id} diverged, and would again; name another {instead}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,8 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     if best is None and run.trial_id is None:
         raise BadInput(f"--from: run {run_id} has no best.toml: no trial of that sweep has ended with a score")
     if run.diverged:
-        raise BadInput(f"--from: run {run_id}: trial {run.trial_id} diverged, and would again; name another trial's")
+        why = DIVERGED.format(trial_id=run.trial_id, instead="trial's")
+        raise BadInput(f"--from: run {run_id}: {why}")
     is_best = best is not None and run.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
     if not is_best and sweep.population.interval is not None:
         why = NO_SCHEDULE.format(trial_id=run.trial_id, instead="name the sweep's run")
