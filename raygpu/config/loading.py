@@ -77,8 +77,8 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
-        if key.startswith(OWN_NAMES):  # a flag has _ where the name has -
-            leaf = next((name for name in table if name.replace("-", "_") == leaf), leaf)
+        if key.startswith(OWN_NAMES):
+            table, leaf = _own_place(table, leaf)
             table[leaf] = _own_value(key, text, table.get(leaf))
         else:
             table[leaf] = text
@@ -143,6 +143,18 @@ def literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, tables in tables in tables
         return text
+
+
+def _own_place(table: dict[str, Any], flag: str) -> tuple[dict[str, Any], str]:
+    """Return the table that has the value of a flag whose name a person chooses, and its name there: a name with dots
+    as it is, else a name in the table that the flag's first part names. A flag has _ where the name has -."""
+    names = {name.replace("-", "_"): name for name in table} | {name: name for name in table}
+    if flag not in names:
+        for written, name in names.items():
+            if isinstance(table[name], dict) and flag.startswith(f"{written}."):
+                table[name] = dict(table[name])  # those of the values below stay as they are
+                return _own_place(table[name], flag.removeprefix(f"{written}."))
+    return table, names.get(flag, flag)
 
 
 def _own_value(key: str, text: str, below: Any) -> Any:

@@ -41,6 +41,34 @@ def test_a_hyperparameters_flag_keeps_the_dots_and_dashes_of_its_name() -> None:
     assert load(None, flags, TrainConfig, given).hyperparameters == {"net.lr": 0.2, "my-lr": 0.3, "new": 4}
 
 
+def test_a_flag_prefers_the_name_that_has_no_dash() -> None:
+    given = {"experiment": "m:f", "hyperparameters": {"my_lr": 0.1, "my-lr": 0.1}}
+    flags = {"hyperparameters.my_lr": "0.3"}
+    assert load(None, flags, TrainConfig, given).hyperparameters == {"my_lr": 0.3, "my-lr": 0.1}
+
+
+def test_a_hyperparameters_flag_reaches_a_nested_table() -> None:
+    net = {"lr": 0.1, "my-width": 8, "block": {"size": 2}}
+    given = {"experiment": "m:f", "hyperparameters": {"net": net, "my-head": {"lr": 1.0}, "net.depth": 3}}
+    values = {
+        "net.lr": "0.5",
+        "net.my_width": "16",
+        "net.block.size": "4",
+        "net.new": "1",
+        "my_head.lr": "2.0",
+        "net.depth": "5",
+        "other.lr": "6",
+    }
+    flags = {f"hyperparameters.{name}": text for name, text in values.items()}
+    assert load(None, flags, TrainConfig, given).hyperparameters == {
+        "net": {"lr": 0.5, "my-width": 16, "block": {"size": 4}, "new": 1},
+        "my-head": {"lr": 2.0},
+        "net.depth": 5,
+        "other.lr": 6,
+    }
+    assert net == {"lr": 0.1, "my-width": 8, "block": {"size": 2}}, "of the trial, as it was"
+
+
 LOSS = {"experiment": "m:f", "metric": "loss", "direction": "max"}
 
 
