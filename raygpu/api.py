@@ -36,7 +36,7 @@ from raygpu.records.clock import begin_call
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.by_value import named
 from raygpu.workflow.opened_run import BalanceRun, PackRun, PlaceRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
-from raygpu.workflow.promotion import NO_SCHEDULE, promoted, with_sweep_settings
+from raygpu.workflow.promotion import DIVERGED, NO_SCHEDULE, promoted, with_sweep_settings
 from raygpu.workflow.ray_startup import one_at_a_time
 
 __all__ = [
@@ -196,6 +196,8 @@ def _start(
     if trial is None:
         values, folder, stem = _with_experiment(what, fields), Path.cwd(), _stem(what)
     else:
+        if schema is TrainConfig and trial.status == "diverged":
+            raise BadInput(f"run_training: {DIVERGED.format(trial_id=trial.trial_id, instead='trial')}")
         items = _of_trial(trial).items()
         settings = {name: value for name, value in items if name in schema.model_fields or name == "hyperparameters"}
         sweep_name, folder = trial.sweep.name, trial.sweep.directory.source_folder

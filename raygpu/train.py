@@ -147,6 +147,8 @@ def _run(arguments: Arguments) -> TrainingResult:
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
     config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None)
+    if path is not None:
+        COMMAND.say_unread(path)
     folder = origin.source_folder if origin is not None else code_folder(config.experiment, path or DEFAULT)
     return run(
         config,

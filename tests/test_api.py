@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 import raygpu
-from raygpu.config import SweepConfig, TrainConfig
+from raygpu.config import PackConfig, SweepConfig, TrainConfig
 from raygpu.engines.cluster.ray_environment import ON_LOOPBACK
 from raygpu.errors import BadInput
 from raygpu.records import trials_csv
@@ -247,6 +248,8 @@ def test_a_section_is_laid_over_the_sweeps_key_by_key(tmp_path: Path) -> None:
     assert start.values["gpu"] == {"precision": "bf16", "devices": "0"}
     assert start.values["tracking"]["uri"] == tracking["uri"]
     assert start.values["tracking"]["experiment"] == "other"
+    assert start.values["direction"] == "max"
+    assert "direction" not in _start(raygpu.open_run(folder.path), {"metric": "loss"}, None, TrainConfig).values
 
 
 def test_an_experiment_that_travels_by_value_is_never_there_in_part(
@@ -264,3 +267,19 @@ def test_an_experiment_that_travels_by_value_is_never_there_in_part(
     path = Path(named(lambda config: None, tmp_path))
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     assert path.name not in seen
+
+
+def test_a_diverged_trial_is_measured_and_not_trained(tmp_path: Path) -> None:
+    from raygpu.api import _start
+
+    folder = RunDirectory.create(tmp_path, "sweep")
+    values = {"experiment": "a:B", "metric": "accuracy", "trials": 2, "epochs": 1, "space": {"lr": {"uniform": [0, 9]}}}
+    folder.write_config(SweepConfig.model_validate({**values, "name": "sweep"}), tmp_path)
+    trial = TrialRecord(Trial("t0001", 0, {"lr": 9.0}), "finished", -math.inf, epochs=1, diverged=True)
+    trials_csv.write(folder.trials_csv, [trial])
+    folder.write_summary({"best": None})
+    run = raygpu.open_run(folder.path)
+    assert isinstance(run, SweepRun)
+    with pytest.raises(BadInput, match="run_training: trial t0001 diverged, and would again; name another trial"):
+        raygpu.run_training(run.trials[0])
+    assert _start(run.trials[0], {}, None, PackConfig).values["space"] == {"lr": 9.0}

@@ -214,4 +214,10 @@ class Command:
         if arguments.file is None and path.exists() and QUIET not in arguments.switches:
             print(f"configuration: {path}, as no other file is named", flush=True)
         configuration = config.load(path, arguments.overrides, self.schema)
+        self.say_unread(path)
         return configuration, path.stem, code_folder(configuration.experiment, path)
+
+    def say_unread(self, path: Path) -> None:
+        """Print a line on the keys of a configuration file that only other commands read, if there are any."""
+        if (line := config.unread_line(path, self.schema)) is not None:
+            print(line, flush=True)

@@ -29,7 +29,8 @@ def sweep_description(
         commands.append(f"{folder.resumed_by('sweep')}   # once it was interrupted")
     else:
         parts += _outcome(summary)
-        commands += [] if summary["best"] is None else [_command("train", folder.shared / folder.best_toml.name)]
+        if (best := summary["best"]) is not None:
+            commands.append(best.get("command_line") or folder.promoted_by())
         commands += [folder.resumed_by("sweep")] if summary["interrupted"] or summary.get("out_of_time") else []
         commands.append(_command("report", folder))
     planned = "\n".join(f"- {line.removeprefix(PLAN)}" for line in plan)

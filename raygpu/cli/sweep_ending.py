@@ -85,10 +85,10 @@ def out_of_time(summary: Mapping[str, Any], folder: RunDirectory) -> str:
 
 def _best(best: Mapping[str, Any], folder: RunDirectory) -> list[str]:
     """Return lines that say how to train the best trial again, and where the files of its script are."""
-    described = folder.shared / folder.best_toml.name
     if "command_line" not in best:
         best_label = f"the best set, {best['set_id']}," if "set_id" in best else "the best trial,"
-        return [f"{best_label} ready to be trained again: {described}"]
+        return [f"{best_label} to train it for production: {folder.promoted_by()}"]
+    described = folder.shared / folder.best_toml.name
     lines = [f"the best trial, to run it again: {best['command_line']}", f"its hyper-parameters: {described}"]
     files = folder.trials / best["trial_id"] / FILES
     return [*lines, f"its files: {folder.shared_trials / best['trial_id'] / FILES}"] if files.is_dir() else lines

@@ -13,6 +13,7 @@ from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import counted, duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.noise_scale import NoiseScale
+from raygpu.records.best_trial import unlike_trial
 from raygpu.records.device import Device
 from raygpu.records.score_on_test import ScoreOnTest
 from raygpu.records.training_progress import History
@@ -120,17 +121,25 @@ class TrainConsole(LiveConsole):
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     """Return lines on the training that begins. simulated: whether it runs on one simulated GPU."""
     length = f", {counted(config.epochs, 'epoch')}" if config.epochs else ""
+    direction = "highest" if config.maximize else "lowest"
     description = f"{config.code_name}{length}; {hyperparameters(config.hyperparameters)}"
-    lines = [f"train {config.name}: {description}"]
+    lines = [f"train {config.name}: {description}; {direction} {config.metric} wins"]
     if {"trial_id", "sweep"} <= config.source.keys():
-        score = config.source.get("score")
-        score_note = f", {config.metric} {score:.6g}" if score is not None else ""
-        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{score_note}")
+        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{_trial_score(config)}")
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
         lines.append("no NVIDIA GPU here: the training runs on one simulated GPU, the CPU")
     return lines
+
+
+def _trial_score(config: TrainConfig) -> str:
+    """Return the score of the trial that a training comes from, by the metric of its sweep; empty without one."""
+    source = config.source
+    if "score" not in source:
+        return ""
+    folds = f" over {source['folds']} folds" if source.get("folds") else ""
+    return f", {source.get('metric', config.metric)} {source['score']:.6g}{folds}"
 
 
 def ending(config: TrainConfig, history: History, batch: int | None, on_test: ScoreOnTest | None = None) -> list[str]:
@@ -143,7 +152,7 @@ def ending(config: TrainConfig, history: History, batch: int | None, on_test: Sc
     if history.ended_by_itself:
         lines.append(f"the function ended by itself after {history.epoch} of {history.epochs} epochs")
     if best is not None:
-        trial = config.source.get("score")
+        trial = config.source.get("score") if unlike_trial(config) is None else None
         compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
         lines.append(f"{config.metric} {best.score:.6g} after epoch {best.epoch}{compared}")
         if on_test is not None:

@@ -32,6 +32,8 @@ MAX_BYTES = 2**20
 """Size of the largest configuration file."""
 OWN_NAMES = "hyperparameters."
 """Prefix of flags whose names a person chooses all the same."""
+DIRECTIONS_OF = {"metric": ("direction",), "metrics": ("directions", "direction")}
+"""Fields that say whether a larger value is better, by the field that names what they are said of."""
 PLAINLY = {
     "int_parsing": "a whole number is wanted",
     "int_type": "a whole number is wanted",
@@ -67,6 +69,7 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
     if faults := [f"{path}: {key}: {why}" for key, why in schema.REFUSED.items() if key in read]:
         raise BadInput(faults)
     values = laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
+    below = dict(values)
     for key, text in overrides.items():
         *tables, leaf = key.split(".", 1) if key.startswith(OWN_NAMES) else key.split(".")
         table = values
@@ -74,12 +77,25 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
-        if key.startswith(OWN_NAMES):  # a flag has _ where the name has -
-            leaf = next((name for name in table if name.replace("-", "_") == leaf), leaf)
+        if key.startswith(OWN_NAMES):
+            table, leaf = _own_place(table, leaf)
             table[leaf] = _own_value(key, text, table.get(leaf))
         else:
             table[leaf] = text
-    return validated(values, schema, str(path), overrides)
+    return validated(_without_directions_of_others(values, below, overrides), schema, str(path), overrides)
+
+
+def unread_line(path: Path, schema: type[ProblemConfig]) -> str | None:
+    """Return a line on the keys of a file that this command leaves out; None without any.
+
+    A file with [space] may serve a sweep and a pack, one with [hyperparameters] a train, a balance and a place, so that
+    their keys need no line.
+    """
+    alike = {SLURM}.union(*(other.model_fields for other in SCHEMAS if other.TABLE == schema.TABLE))
+    keys = [
+        f"[{key}]" if isinstance(value, dict) else key for key, value in read_toml(path).items() if key not in alike
+    ]
+    return f"{path}: {', '.join(keys)}: {typed(schema.COMMAND)} does not read this" if keys else None
 
 
 def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides: Mapping[str, str] | None = None) -> S:
@@ -93,12 +109,32 @@ def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides:
 
 
 def laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of values key by key, tables too; `values` come first."""
+    """Merge two sets of values key by key, tables too; `values` come first. A direction stays with its metric."""
     merged_values = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged_values.get(key), dict)
         merged_values[key] = {**merged_values[key], **value} if both else value
-    return merged_values
+    return _without_directions_of_others(merged_values, given, values)
+
+
+def _without_directions_of_others(
+    values: dict[str, Any], below: Mapping[str, Any], above: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Leave out the direction that belongs to another metric.
+
+    values: `above` laid over `below`. Where above names another metric than below and no direction, its own name tells
+    the direction, or validation asks for one.
+    """
+    for name, directions in DIRECTIONS_OF.items():
+        is_other = name in above and _words(above[name]) != _words(below.get(name))
+        if is_other and not any(direction in above for direction in directions):
+            values = {key: value for key, value in values.items() if key not in directions}
+    return values
+
+
+def _words(names: Any) -> Any:
+    """Return names by commas as a list; anything else unchanged."""
+    return [word.strip() for word in names.split(",") if word.strip()] if isinstance(names, str) else names
 
 
 def literal(text: str) -> Any:
@@ -107,6 +143,18 @@ def literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, tables in tables in tables
         return text
+
+
+def _own_place(table: dict[str, Any], flag: str) -> tuple[dict[str, Any], str]:
+    """Return the table that has the value of a flag whose name a person chooses, and its name there: a name with dots
+    as it is, else a name in the table that the flag's first part names. A flag has _ where the name has -."""
+    names = {name.replace("-", "_"): name for name in table} | {name: name for name in table}
+    if flag not in names:
+        for written, name in names.items():
+            if isinstance(table[name], dict) and flag.startswith(f"{written}."):
+                table[name] = dict(table[name])  # those of the values below stay as they are
+                return _own_place(table[name], flag.removeprefix(f"{written}."))
+    return table, names.get(flag, flag)
 
 
 def _own_value(key: str, text: str, below: Any) -> Any:

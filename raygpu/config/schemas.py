@@ -124,7 +124,9 @@ class PlaceConfig(StoredConfig):
 
 
 def _source(values: dict[str, Any]) -> dict[str, Any]:
-    """Check that the score in a training's source is a number. Raises ValueError."""
+    """Check that the score in a training's source is a number, and the sweep's seed a whole one. Raises ValueError."""
+    if isinstance(seed := values.get("data_seed", 0), bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"data_seed: read {seed!r}; a whole number from 0 to before 2**32 is wanted")
     if isinstance(score := values.get("score", 0.0), bool) or not isinstance(score, int | float):
         raise ValueError(f"score: read {score!r}; a number is wanted")
     return values
@@ -141,7 +143,8 @@ class TrainConfig(ScoredConfig):
     """Values that hyper-parameters have from an epoch on, [[changes]] epoch = 5, lr = 0.02; written by a sweep with a
     population."""
     source: Annotated[dict[str, Any], AfterValidator(_source)] = Field(default_factory=dict)
-    """The sweep and the trial that they come from, and its score; written by a sweep."""
+    """The sweep and the trial that they come from, its score, and the seed that draws the samples of data.fraction;
+    written by a sweep."""
     workers: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
     """Processes that train together: all, as many as the GPUs allow, or a number of them."""
     devices_per_worker: Annotated[int, Field(ge=1)] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -30,6 +31,7 @@ class SweepConfig(TrialsConfig, ScoredConfig):
     """A search over hyper-parameters, packed on fractions of a GPU."""
 
     COMMAND: ClassVar[str] = "sweep"
+    REFUSED: ClassVar[Mapping[str, str]] = {"hyperparameters": "is for a training; write constants in [space]"}
 
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of trials. Without it a grid runs whole, and with time_budget_s a search goes on until that is used up, or

@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli_w
 
-from raygpu.config import SweepConfig, read_toml
+from raygpu.config import SweepConfig, TrainConfig, read_toml
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.whole_files import write_whole
@@ -90,7 +90,7 @@ def training_values(
     set that the trial repeats, in place of its own, as the summary has it.
     """
     direction = "max" if config.maximize else "min"
-    source: dict[str, Any] = {"sweep": sweep, "trial_id": trial.trial_id}
+    source: dict[str, Any] = {"sweep": sweep, "trial_id": trial.trial_id, "data_seed": config.seed}
     if score is not None:
         source |= {"score": score, "epoch": score_epoch, "score_of": f"{config.score} epoch"}
         source |= {"metric": config.metric, "direction": direction, "folds": config.folds}
@@ -123,6 +123,19 @@ def training_settings(config: SweepConfig) -> dict[str, dict[str, Any]]:
 def command_line(config: SweepConfig, trial: Trial) -> str | None:
     """Return the command line, quoted for a shell, that trained a trial; None if the sweep trains no script."""
     return None if config.command is None else shlex.join(filled(config.command, trial, config.epochs, config.folds))
+
+
+def unlike_trial(config: TrainConfig) -> str | None:
+    """Return why a training's score cannot be compared with that of the trial it comes from; None if it can, or there
+    is none."""
+    source = config.source
+    ours = config.metric, "max" if config.maximize else "min"
+    theirs = source.get("metric", ours[0]), source.get("direction", ours[1])
+    if "score" not in source:
+        return None
+    if ours != theirs:
+        return f"which was scored by {theirs[0]} ({theirs[1]})"
+    return f"which was scored over {source['folds']} folds of the data" if source.get("folds") else None
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,16 @@ class RunData:
         """Whether a higher metric is better."""
         return maximizes(self.config.get("metric", "loss"), self.config.get("direction"))
 
+    @property
+    def per_set(self) -> int:
+        """Number of trainings of each set of hyper-parameters: repeats times folds."""
+        return int(self.config.get("repeats", 1) * (self.config.get("folds") or 1))
+
+    @property
+    def num_planned(self) -> int | None:
+        """Number of trainings of all sets of a sweep; None where its number of sets is not known."""
+        return (self.config.get("trials") or 0) * self.per_set or None
+
     @classmethod
     def load(cls, folder: RunDirectory) -> RunData:
         """Read the files. Raises BadInput if one is damaged, or if there is nothing to show yet."""

@@ -78,6 +78,12 @@ class RunDirectory(RunPaths):
         """Return the command line that delivers to MLflow what it lacks. kind: the command's name."""
         return self.resumed_by(kind) if is_job() else f"{typed('deliver')} {shlex.quote(str(self))}"
 
+    def promoted_by(self) -> str:
+        """Return the command line that trains a sweep's best trial for production, from any working folder and with
+        the sweep's MLflow store."""
+        command = f"{typed('submit')} train" if is_job() else typed("train")
+        return f"{command} --from {shlex.quote(str(self))}"
+
     @property
     def name(self) -> str:
         """Name of the run."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from raygpu.config import ProblemConfig, SweepConfig
+from raygpu.config import ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.experiment import Splits, class_labels, named, num_samples, reads_later
@@ -23,7 +23,8 @@ def part_of(config: ProblemConfig, splits: Splits, hp: Mapping[str, Any]) -> Spl
         raise BadInput(
             f"experiment: data() returned Splits with per_epoch={splits.per_epoch}; data.samples_per_epoch sets it"
         )
-    part = splits.part(config.data.fraction, config.seed)
+    source = config.source if isinstance(config, TrainConfig) else {}
+    part = splits.part(config.data.fraction, source.get("data_seed", config.seed))  # the samples that the trials had
     read = config.data.samples_per_epoch
     if read is None:
         return part

@@ -29,6 +29,7 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 NO_SCHEDULE = "trial {trial_id} belongs to a population, and only its best one's schedule is kept: {instead}"
+DIVERGED = "trial {trial_id} diverged, and would again; name another {instead}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,8 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     if best is None and run.trial_id is None:
         raise BadInput(f"--from: run {run_id} has no best.toml: no trial of that sweep has ended with a score")
     if run.diverged:
-        raise BadInput(f"--from: run {run_id}: trial {run.trial_id} diverged, and would again; name another trial's")
+        why = DIVERGED.format(trial_id=run.trial_id, instead="trial's")
+        raise BadInput(f"--from: run {run_id}: {why}")
     is_best = best is not None and run.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
     if not is_best and sweep.population.interval is not None:
         why = NO_SCHEDULE.format(trial_id=run.trial_id, instead="name the sweep's run")
@@ -182,10 +184,11 @@ def _of_trial(
 
 
 def with_sweep_settings(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:
-    """Add the sweep's tracking settings, precision and data kind, and its MLflow run's id, to the values."""
+    """Add the sweep's tracking settings, precision, data kind and seed, and its MLflow run's id, to the values."""
     values["tracking"] = sweep.tracking.model_dump()
     values["gpu"] = {"precision": sweep.gpu.precision, **values.get("gpu", {})}
     source = values["source"]
+    source.setdefault("data_seed", sweep.seed)
     if source.get("data") == "synthetic":
         values["data"] = {"synthetic": True}
     if sweep.data.samples_per_epoch is not None:  # in which the trial's epochs are counted

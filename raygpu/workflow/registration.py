@@ -18,6 +18,7 @@ from raygpu.config.source import Source
 from raygpu.errors import TrackingError, one_line
 from raygpu.experiment import Arrays
 from raygpu.records import scratch
+from raygpu.records.best_trial import unlike_trial
 from raygpu.search.trials import Trial
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _in_mlflow(
     if (refusal := _refusal(config, model.score)) is not None:
         say(f"not registered: {refusal}")
         return {"uri": uri, "refused": refusal}
-    if (difference := _unlike_trial(config)) is not None:
+    if (difference := unlike_trial(config)) is not None:
         say(f"not compared with the trial, {difference}")
     claim = registry.Claim(model.score, config.metric, config.maximize, model.validation)
     tags = session.tags() | {"raygpu.data": "real"}
@@ -112,25 +113,13 @@ def _in_mlflow(
     return {"uri": uri, "registered": verdict.registered.uri, "alias": verdict.alias}
 
 
-def _unlike_trial(config: TrainConfig) -> str | None:
-    """Return why the trial's score cannot be compared; None if it can, or there is none."""
-    source = config.source
-    ours = config.metric, "max" if config.maximize else "min"
-    theirs = source.get("metric", ours[0]), source.get("direction", ours[1])
-    if "score" not in source:
-        return None
-    if ours != theirs:
-        return f"which was scored by {theirs[0]} ({theirs[1]})"
-    return f"which was scored over {source['folds']} folds of the data" if source.get("folds") else None
-
-
 def _refusal(config: TrainConfig, score: float) -> str | None:
     """Return why a model with this score stays out of the registry, whatever is there; None if it may go there."""
     if config.data.synthetic:
         return "it was trained on synthetic data"
     if not math.isfinite(score):
         return f"its {config.metric} is {score}"
-    trial = None if _unlike_trial(config) is not None else config.source.get("score")
+    trial = None if unlike_trial(config) is not None else config.source.get("score")
     if trial is None or (score > trial if config.maximize else score < trial):
         return None
     return f"{config.metric} {score:.6g} does not beat the trial's {trial:.6g}"

@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.train.production import TrainingOutcome
     from raygpu.planning.worker_devices import WorkerDevices
 
+NUM_SHOWN = 20
+"""Most numbers of a target, or of an output, in the table of predictions."""
 NUM_SAMPLES = 8
 
 
@@ -329,12 +331,18 @@ def _describe_best(
 
 
 def _write_predictions(path: Path, outputs: list[np.ndarray], targets: np.ndarray) -> None:
-    """Write a row for each sample: target, index of the largest output if targets are classes, and outputs."""
-    classes = np.issubdtype(targets.dtype, np.integer) and outputs[0].ndim == 1 and outputs[0].size > 1
+    """Write a row for each sample: target, index of the largest output if each target is a class, and outputs."""
+    are_classes = np.issubdtype(targets.dtype, np.integer) and targets[0].size == 1
+    classes = are_classes and outputs[0].ndim == 1 and outputs[0].size > 1
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["sample", "target", *(["predicted"] if classes else []), "outputs"])
         for index, output in enumerate(outputs):
-            values = " ".join(f"{value:.4g}" for value in np.ravel(output)[:20])
-            target = np.ravel(targets[index])[0] if np.ndim(targets[index]) < 2 else ""
-            writer.writerow([index, target, *([int(output.argmax())] if classes else []), values])
+            predicted = [int(output.argmax())] if classes else []
+            writer.writerow([index, _values_text(targets[index]), *predicted, _values_text(output)])
+
+
+def _values_text(values: Any) -> str:
+    """Return the first numbers of an array as text; whole ones, and what is no number, with all digits."""
+    flat = np.ravel(values)[:NUM_SHOWN]
+    return " ".join(str(value) if flat.dtype.kind in "biuUSO" else f"{value:.4g}" for value in flat)

@@ -51,14 +51,20 @@ def test_an_ended_sweep_has_its_best_trial_first() -> None:
     second, third = text.split("\n\n")[1:3]
     assert second == "**Best trial** `t0002`: accuracy 0.98061, with lr=0.1."
     assert third == "**Trials**: 3 finished, 1 stopped early, in 1 min 1 s, 100 samples/s on 1 GPU."
-    assert text.endswith("```sh\nraygpu train '/runs/my sweep/best.toml'\nraygpu report '/runs/my sweep'\n```")
+    assert text.endswith("```sh\nraygpu train --from '/runs/my sweep'\nraygpu report '/runs/my sweep'\n```")
+
+
+def test_the_best_trial_of_a_script_is_run_by_its_command_line() -> None:
+    best = SUMMARY["best"] | {"command_line": "python train.py --lr 0.1"}
+    text = sweep_description(CONFIG, PLAN, FOLDER, SUMMARY | {"best": best})
+    assert "```sh\npython train.py --lr 0.1\nraygpu report" in text
 
 
 def test_what_is_missing_is_said() -> None:
     lost = SUMMARY | {"best": None, "completed": 0, "stopped_early": 0, "failed": 2, "interrupted": 2}
     text = sweep_description(CONFIG, [], FOLDER, lost)
     assert "**No trial has a finite accuracy.**" in text
-    assert "best.toml" not in text
+    assert "raygpu train" not in text
     assert "raygpu sweep --resume" in text
     assert "**Plan**" not in text
     assert "The data is synthetic" in sweep_description(CONFIG, [], FOLDER, SUMMARY | {"data": "synthetic"})

@@ -36,7 +36,7 @@ def test_the_score_on_the_test_data_is_told_before_the_next_command() -> None:
     score = ScoreOnTest.of(360, {"t0006": {"loss": 0.1, "accuracy": 0.97222}})
     found = lines(best=best, test=score.as_dict())
     place = found.index("test accuracy 0.97222 (of 360 samples never used by the search)")
-    assert found[place + 1].startswith("the best trial, ready to be trained again")
+    assert found[place + 1] == "the best trial, to train it for production: raygpu train --from /runs/x"
     assert not any(line.startswith("test ") for line in lines(best=best, test=None))
     assert not any(line.startswith("test ") for line in lines(best=best)), "of an earlier version"
 

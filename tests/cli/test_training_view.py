@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from raygpu.cli.training_view import noise_line
+from raygpu.cli.training_view import beginning, ending, noise_line
+from raygpu.config import TrainConfig
 from raygpu.planning.noise_scale import NoiseScale
+from raygpu.records.training_progress import Best, History
+from raygpu.search.scoring import Scoring
 
 
 @pytest.mark.parametrize(
@@ -20,3 +25,28 @@ def test_a_batch_is_below_about_or_past_the_noise_scale(batch: int, said: str) -
     line = noise_line(NoiseScale(100.0, 80.0, 120.0), batch)
     assert line.startswith("the gradient noise scale is 100 samples (80 to 120)")
     assert said in line
+
+
+@pytest.mark.parametrize(("metric", "wins"), [("loss", "lowest loss wins"), ("accuracy", "highest accuracy wins")])
+def test_the_first_line_says_which_epoch_wins(metric: str, wins: str) -> None:
+    config = TrainConfig(experiment="a:B", epochs=2, metric=metric, name="mine")
+    assert beginning(config, simulated=False)[0].endswith(f"; {wins}")
+
+
+@pytest.mark.parametrize(
+    ("own", "source", "named", "compared"),
+    [
+        ({}, {}, "loss 0.3", True),
+        ({"metric": "accuracy"}, {}, "loss 0.3", False),
+        ({"direction": "max"}, {}, "loss 0.3", False),
+        ({}, {"folds": 5}, "loss 0.3 over 5 folds", False),
+    ],
+)
+def test_a_trials_score_has_its_own_metric_and_is_compared_with_its_like(
+    own: dict[str, Any], source: dict[str, Any], named: str, compared: bool
+) -> None:
+    score = {"sweep": "search", "trial_id": "t0001", "score": 0.3, "metric": "loss", "direction": "min"}
+    config = TrainConfig.model_validate({"experiment": "a:B", "source": score | source} | own)
+    assert beginning(config, simulated=False)[1] == f"from trial t0001 of sweep search, {named}"
+    history = History(Scoring(config.metric, maximize=config.maximize), [], epochs=5, best=Best(0.25, 3))
+    assert ("the trial's was 0.3" in ending(config, history, None)[0]) is compared

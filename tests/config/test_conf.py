@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.config import PackConfig, PlaceConfig, SweepConfig, TrainConfig, load
+from raygpu.config import PackConfig, PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, load, unread_line
 from raygpu.config.source import locate
 from raygpu.experiment import Experiment
 from raygpu.pack import DEFAULT
@@ -45,6 +45,14 @@ def test_train(path: Path) -> None:
     assert code.model(config.hyperparameters) is not None
     assert spread(config, 1, 1000).lines
     assert f"python -m raygpu.train conf/train/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [(SweepConfig, FILES), (TrainConfig, TRAINS), (PackConfig, FILES + PACKS), (PlaceConfig, PLACES)],
+)
+def test_all_keys_are_read(schema: type[ProblemConfig], files: list[Path]) -> None:
+    assert [unread_line(path, schema) for path in files] == [None] * len(files)
 
 
 @pytest.mark.parametrize("path", PACKS, ids=lambda path: path.stem)

@@ -10,7 +10,18 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygpu.config import PackConfig, SweepConfig, TrainConfig, literal, load, read_toml, validated
+from raygpu.config import (
+    PackConfig,
+    PlaceConfig,
+    ProblemConfig,
+    SweepConfig,
+    TrainConfig,
+    literal,
+    load,
+    read_toml,
+    unread_line,
+    validated,
+)
 from raygpu.errors import BadInput
 
 TIMES = (st.datetimes() | st.times()).map(lambda moment: moment.replace(fold=0))
@@ -28,6 +39,80 @@ def test_a_hyperparameters_flag_keeps_the_dots_and_dashes_of_its_name() -> None:
     given = {"experiment": "m:f", "hyperparameters": {"net.lr": 0.1, "my-lr": 0.1}}
     flags = {"hyperparameters.net.lr": "0.2", "hyperparameters.my_lr": "0.3", "hyperparameters.new": "4"}
     assert load(None, flags, TrainConfig, given).hyperparameters == {"net.lr": 0.2, "my-lr": 0.3, "new": 4}
+
+
+def test_a_flag_prefers_the_name_that_has_no_dash() -> None:
+    given = {"experiment": "m:f", "hyperparameters": {"my_lr": 0.1, "my-lr": 0.1}}
+    flags = {"hyperparameters.my_lr": "0.3"}
+    assert load(None, flags, TrainConfig, given).hyperparameters == {"my_lr": 0.3, "my-lr": 0.1}
+
+
+def test_a_hyperparameters_flag_reaches_a_nested_table() -> None:
+    net = {"lr": 0.1, "my-width": 8, "block": {"size": 2}}
+    given = {"experiment": "m:f", "hyperparameters": {"net": net, "my-head": {"lr": 1.0}, "net.depth": 3}}
+    values = {
+        "net.lr": "0.5",
+        "net.my_width": "16",
+        "net.block.size": "4",
+        "net.new": "1",
+        "my_head.lr": "2.0",
+        "net.depth": "5",
+        "other.lr": "6",
+    }
+    flags = {f"hyperparameters.{name}": text for name, text in values.items()}
+    assert load(None, flags, TrainConfig, given).hyperparameters == {
+        "net": {"lr": 0.5, "my-width": 16, "block": {"size": 4}, "new": 1},
+        "my-head": {"lr": 2.0},
+        "net.depth": 5,
+        "other.lr": 6,
+    }
+    assert net == {"lr": 0.1, "my-width": 8, "block": {"size": 2}}, "of the trial, as it was"
+
+
+LOSS = {"experiment": "m:f", "metric": "loss", "direction": "max"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "direction", "maximize"),
+    [
+        ({"metric": "accuracy"}, None, True),
+        ({"metric": "mae"}, None, False),
+        ({"metric": "loss"}, "max", True),  # the file's own metric keeps the file's direction
+        ({"metric": "width", "direction": "min"}, "min", False),
+        ({"direction": "min"}, "min", False),
+    ],
+)
+def test_a_flag_for_the_metric_takes_no_direction_of_another_metric(
+    flags: dict[str, str], direction: str | None, maximize: bool
+) -> None:
+    """A training would keep and register its worst epoch, and a sweep would rank its trials in reverse."""
+    config = load(None, flags, TrainConfig, LOSS)
+    assert (config.direction, config.maximize) == (direction, maximize)
+
+
+def test_a_file_laid_over_a_trial_takes_no_direction_of_another_metric(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('metric = "accuracy"\n')
+    trial = LOSS | {"direction": "min", "source": {"metric": "loss", "direction": "min"}}
+    config = load(file, {}, TrainConfig, trial)
+    assert (config.metric, config.maximize) == ("accuracy", True)
+    assert config.source == trial["source"]
+    file.write_text('metric = "accuracy"\ndirection = "min"\n')
+    assert load(file, {}, TrainConfig, trial).direction == "min"
+
+
+def test_several_metrics_by_a_flag_take_no_directions_of_others() -> None:
+    given = {
+        "experiment": "m:f",
+        "trials": 2,
+        "space": {"x": 1},
+        "metrics": ["loss", "speed"],
+        "directions": ["min", "max"],
+    }
+    same = load(None, {"metrics": "loss, speed"}, SweepConfig, given)
+    assert same.directions == ("min", "max")
+    other = load(None, {"metrics": "accuracy,mae"}, SweepConfig, given | {"direction": "min"})
+    assert (other.directions, other.maximize, other.further_metrics) == ((), True, (("mae", False),))
 
 
 BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu", "table": {"x": 1}}
@@ -143,3 +228,32 @@ def test_true_is_no_number(values: dict[str, Any]) -> None:
     SweepConfig.model_validate(whole)
     with pytest.raises(ValueError, match=r"a number is wanted|allowed: "):
         SweepConfig.model_validate({**whole, **values})
+
+
+def test_a_sweep_refuses_hyperparameters_of_a_training(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('experiment = "m:f"\ntrials = 2\n[space]\nx = 1\n[hyperparameters]\nweight_decay = 0.01\n')
+    with pytest.raises(BadInput, match=r"mine\.toml: hyperparameters: .*; write constants in \[space\]"):
+        load(file, {}, SweepConfig)
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "unread"),
+    [
+        (SweepConfig, "accumulate = 4", "accumulate: raygpu sweep"),
+        (SweepConfig, "ways = 'mps'\nwindow_s = 3\n[slurm]\ntime = '1:00:00'", None),
+        (PackConfig, "trials = 8\nmetric = 'accuracy'\n[stopping]\npatience = 2", None),
+        (PackConfig, "[hyperparameters]\nlr = 0.1", "[hyperparameters]: raygpu pack"),
+        (TrainConfig, "folds = 5\n[stopping]\npatience = 2", "folds, [stopping]: raygpu train"),
+        (TrainConfig, "batches = 'auto'\nrounds = 3\n[placements]\na = { b = 0 }", None),
+        (PlaceConfig, "accumulate = 2\n[source]\nsweep = 'a'", None),
+    ],
+)
+def test_keys_of_other_files_are_named(
+    schema: type[ProblemConfig], values: str, unread: str | None, tmp_path: Path
+) -> None:
+    """A sweep's file serves a pack, too, and a training's file a balance and a place."""
+    file = tmp_path / "mine.toml"
+    file.write_text(values)
+    line = unread_line(file, schema)
+    assert line == (None if unread is None else f"{file}: {unread} does not read this")

@@ -29,7 +29,7 @@ def test_a_file_has_what_the_trial_was(tmp_path: Path) -> None:
     folder = RunDirectory.create(tmp_path, "mine")
     record = TrialRecord(TRIAL, score=0.5)
     record.scores.take(Scoring("loss", maximize=False), EpochResult(4, {"loss": 0.5}))
-    write_best(folder, config(direction="min"), record)
+    write_best(folder, config(direction="min", seed=3), record)
     values = tomllib.loads(folder.best_toml.read_text())
     assert values == {
         "experiment": "a:B",
@@ -41,6 +41,7 @@ def test_a_file_has_what_the_trial_was(tmp_path: Path) -> None:
         "source": {
             "sweep": "mine",
             "trial_id": "t0003",
+            "data_seed": 3,
             "score": 0.5,
             "epoch": 4,
             "score_of": "last epoch",
@@ -67,7 +68,7 @@ def test_a_file_has_the_settings_on_which_the_training_depends(tmp_path: Path) -
 def test_what_is_not_known_is_left_out(score: float | None) -> None:
     found = training_values(config(data={"synthetic": True}), "mine", TRIAL, score=score, score_epoch=None, epochs=None)
     assert "epochs" not in found
-    source = {"sweep": "mine", "trial_id": "t0003", "data": "synthetic"}
+    source = {"sweep": "mine", "trial_id": "t0003", "data_seed": 0, "data": "synthetic"}
     rated = {"score": 0.5, "score_of": "last epoch", "metric": "loss", "direction": "min"}
     assert found["source"] == source | (rated if score else {})
 

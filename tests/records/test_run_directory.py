@@ -16,7 +16,7 @@ from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RESUMED_AT, RunDirectory
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import Trial
-from raygpu.storage import Storage
+from raygpu.storage import JOB_VARIABLE, Storage
 from tests.report_cases import sweep_folder
 
 HOLD = """
@@ -27,6 +27,17 @@ run_lock.claim(Path(sys.argv[1]))
 print(flush=True)
 time.sleep(600)
 """
+
+
+def test_the_best_trial_is_trained_by_the_folder_or_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command then has the sweep's code, its store of MLflow, and what lies in object storage."""
+    assert RunDirectory(Path("/runs/my sweep")).promoted_by() == "raygpu train --from '/runs/my sweep'"
+    stored = RunDirectory(tmp_path / "mine", Storage("s3://bucket/runs/mine"))
+    assert stored.promoted_by() == "raygpu train --from s3://bucket/runs/mine"
+    monkeypatch.setenv(JOB_VARIABLE, "1")
+    assert stored.promoted_by() == "raygpu submit train --from s3://bucket/runs/mine"
 
 
 def test_an_error_that_names_a_file_in_another_encoding_is_written(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from raygpu import Splits, TorchExperiment
-from raygpu.config import SweepConfig
+from raygpu.config import SweepConfig, TrainConfig, validated
 from raygpu.errors import BadInput
+from raygpu.records.best_trial import training_values
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.workflow.data_parts import part_of
 from raygpu.workflow.user_code import Problem, find, problem
 from raygpu.workflow.validation import prepare
 
@@ -240,3 +242,21 @@ def test_a_script_and_a_function_may_take_folds(tmp_path: Path) -> None:
 def test_one_fold_is_none() -> None:
     with pytest.raises(ValueError, match="greater than or equal to 2"):
         SweepConfig.model_validate({"experiment": "mine.py:train", "trials": 1, "folds": 1})
+
+
+def test_a_trained_trial_has_the_samples_that_it_had_in_its_sweep() -> None:
+    inputs = np.arange(100, dtype=np.float32)[:, None]
+    splits = Splits(inputs, inputs[:, 0], inputs, inputs[:, 0])
+    fraction: dict[str, Any] = {"experiment": "m:M", "data": {"fraction": 0.2}}
+    sweep = SweepConfig.model_validate(fraction | {"seed": 3, "trials": 1, "space": {"lr": 0.1}})
+    values = training_values(sweep, "mine", Trial("t0000", 12345, {"lr": 0.1}), score=None, score_epoch=None, epochs=2)
+    trained = TrainConfig.model_validate(values | {"data": {"fraction": 0.2}})
+    assert trained.seed == 12345
+    own, again = (part_of(config, splits, {}).train_inputs for config in (sweep, trained))
+    np.testing.assert_array_equal(own, again)
+
+
+@pytest.mark.parametrize("seed", [True, -1, "1", 2**32])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(BadInput, match="data_seed"):
+        validated({"experiment": "m:M", "source": {"data_seed": seed}}, TrainConfig, "best.toml")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import datetime
 import json
 import math
@@ -22,7 +23,7 @@ from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trial_record import Status, TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
-from raygpu.workflow.summary import plain, write_files
+from raygpu.workflow.summary import _write_predictions, plain, write_files
 from raygpu.workflow.user_code import Problem
 
 
@@ -169,3 +170,25 @@ def test_it_is_said_where_the_checkpoint_of_a_trial_under_way_is_not_of_its_last
         lines = written(ended, records, checkpoints)
         said = "is not of its last epoch 10 but epoch 9: interrupted since the last checkpoint"
         assert lines == [f"the kept checkpoint of {name} {said}" for name in names * (epoch == 9)]
+
+
+@pytest.mark.parametrize(
+    ("targets", "row"),
+    [
+        (np.array([2, 0]), ["2", "1", "0.25 0.75"]),
+        (np.array([[2], [0]]), ["2", "1", "0.25 0.75"]),
+        (np.array([1.5, 0.0]), ["1.5", "0.25 0.75"]),
+        (np.array([[0, 1, 123456], [1, 0, 0]]), ["0 1 123456", "0.25 0.75"]),  # several labels of each sample
+        (np.array([[[0.5, 1], [2, 3]]] * 2), ["0.5 1 2 3", "0.25 0.75"]),
+        (np.zeros((2, 30)), [" ".join("0" * 20), "0.25 0.75"]),
+        (np.array([True, False]), ["True", "0.25 0.75"]),
+    ],
+)
+def test_a_prediction_stands_beside_its_whole_target(targets: np.ndarray, row: list[str], tmp_path: Path) -> None:
+    """A class is predicted where each target is one; of several labels the largest output is none."""
+    file = tmp_path / "predictions.csv"
+    _write_predictions(file, [np.array([0.25, 0.75])] * 2, targets)
+    with file.open() as lines:
+        header, first, _ = csv.reader(lines)
+    assert first == ["0", *row]
+    assert header == ["sample", "target", *(["predicted"] if len(row) == 3 else []), "outputs"]

@@ -123,7 +123,8 @@ def _table(run: RunData, metric: str, curves: Mapping[str, Mapping[int, float]])
 def best_so_far(runs: Sequence[RunData]) -> Figure | None:
     """Return the figure of the best score by time, a line for each run; None without timelines."""
     scale = time_scale(*runs)
-    plot = figure(xaxis_title=scale.title, yaxis_title="best score so far")
+    of_one = "single training" if any(run.per_set > 1 for run in runs) else "score"
+    plot = figure(xaxis_title=scale.title, yaxis_title=f"best {of_one} so far")
     rows = []
     for run, colour in zip(runs, _colours(), strict=False):
         points = _best_points(run, scale.unit_s)
@@ -140,21 +141,24 @@ def best_so_far(runs: Sequence[RunData]) -> Figure | None:
         rows += [(run.name, at, score) for at, score in points[-NUM_ROWS:]]
     if not rows:
         return None
-    says = "Each step is an epoch of a trial that beat all before it."
-    return Figure("best-so-far", "Best score so far", plot, says, Table(("run", scale.unit, "best score"), rows))
+    says = "Each step is an epoch of a trial that beat all before it; trials that diverged or failed do not count."
+    title, header = f"Best {of_one} so far", ("run", scale.unit, f"best {of_one}")
+    return Figure("best-so-far", title, plot, says, Table(header, rows))
 
 
 def _best_points(run: RunData, unit_s: float) -> list[tuple[float, float]]:
-    """Return time since the start and score of each improvement, and the end of the run."""
+    """Return time since the start and score of each improvement, and the last epoch that counts."""
     series = run.series()
     if not series:
         return []
     wanted = run.config.get("metric", "")
     if series[0] not in (wanted, f"validation/{wanted}"):
         return []
+    without_score = {row.trial_id for row in run.trials if not row.finite}
     moments = sorted(
         (run.timeline.ended_s[trial][epoch], bounded(values[series[0]]))
         for trial, curve in run.timeline.curves.items()
+        if trial not in without_score
         for epoch, values in curve.items()
         if series[0] in values and math.isfinite(values[series[0]])
     )

@@ -17,7 +17,7 @@ NUM_BEST = 10
 
 
 def sets_section(run: RunData, code: str) -> Section:
-    """Return the section of the best sets. code: commands that train the best one again."""
+    """Return the section of the best sets. code: the command that trains the best one again."""
     comparison, best = run.summary["comparison"], run.sets[0]
     several = "trainings" if run.summary.get("folds") else "repeats"
     notes = [] if comparison is None else [f"{set_view.told(comparison, several)}."]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ from raygpu.cli.report.set_figures import sets_section
 from raygpu.cli.report.time_figures import wall_time
 from raygpu.cli.sweep_ending import out_of_time
 from raygpu.cli.under_use_view import under_use_lines
-from raygpu.config.command_names import typed
 from raygpu.records.device import SIMULATED
 from raygpu.records.run_data import RunData
 from raygpu.records.trials_csv import TrialRow
@@ -79,9 +77,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 def _outcome(run: RunData) -> Section:
     """Return the plan against what happened."""
     summary = run.summary
-    per_set = run.config.get("repeats", 1) * (run.config.get("folds") or 1)
-    planned = (run.config.get("trials") or 0) * per_set or None
-    rows: list[tuple[Any, ...]] = [("trials", planned, summary["num_trials"])]
+    rows: list[tuple[Any, ...]] = [("trials", run.num_planned, summary["num_trials"])]
     predicted = summary["predicted"]
     if predicted:
         rows.append(("seconds", predicted["wall_s"][predicted["chosen"]], summary["wall_s"]))
@@ -145,15 +141,12 @@ def _best(run: RunData) -> Section:
     best = run.ranked()[:NUM_BEST]
     if not best:
         return Section("best", "Best trials", [f"No trial has a finite {run.summary['metric']}."])
-    described = run.folder.shared / run.folder.best_toml.name
-    commands = [f"{typed('train')} {shlex.quote(str(described))}"]
-    if "command_line" in (run.summary["best"] or {}):
-        commands = [run.summary["best"]["command_line"]]
+    command = (run.summary["best"] or {}).get("command_line") or run.folder.promoted_by()
     if run.sets:
-        return sets_section(run, "\n".join(commands))
+        return sets_section(run, command)
     began = ", which began with" if is_population(run) else " with"
     note = f"Best: {best[0].trial_id}{began} {hyperparameters(best[0].hyperparameters)}. To train it again:"
-    return Section("best", "Best trials", [note], [_table(run, best, "by score")], code="\n".join(commands))
+    return Section("best", "Best trials", [note], [_table(run, best, "by score")], code=command)
 
 
 def _front(run: RunData) -> list[Section]:

@@ -35,7 +35,9 @@ def under_way_page(run: RunData) -> Page:
         for row in rows
     ]
     header = ("trial", str(run.config.get("metric", "score")), "status", "epochs", *names)
-    best = [Table(header, ranked, "the best trials so far")] if ranked else []
+    are_sets = run.per_set > 1
+    caption = f"the best {'single trainings' if are_sets else 'trials'} so far"
+    best = [Table(header, ranked, caption)] if ranked else []
     figures = [*given(line), *gpu_figures.reading_figures(run)]
     sections = [
         Section("outcome", "So far", notes, best),
@@ -43,8 +45,10 @@ def under_way_page(run: RunData) -> Page:
         Section("gpus-section", "GPUs", figures=figures),
         configuration(run.config),
     ]
-    facts = [("trials ended", f"{ended:,} of {run.config.get('trials') or '?'}")] if run.trials else []
-    facts += [(f"best {header[1]} so far", f"{ranked[0][1]:.6g}")] if ranked else []
+    planned = f"{run.num_planned:,}" if run.num_planned is not None else "?"
+    facts = [("trials ended", f"{ended:,} of {planned}")] if run.trials else []
+    of_one = " of a single training" if are_sets else ""
+    facts += [(f"best {header[1]}{of_one} so far", f"{ranked[0][1]:.6g}")] if ranked else []
     subtitle = f"{run.config.get('experiment') or run.config.get('command') or ''}, under way"
     return Page(run.name, subtitle, [*facts, ("noted until (UTC)", until)], [each for each in sections if each])
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from raygpu.cli.report import curve_figures as module
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
-from tests.report_cases import sweep
+from tests.report_cases import record, sweep
 
 
 def test_the_best_trials_have_curves_of_their_own_and_the_others_one_for_each_outcome(tmp_path: Path) -> None:
@@ -66,6 +69,26 @@ def test_the_best_score_only_rises(tmp_path: Path) -> None:
     scores = list(figure.plot.data[0].y)
     assert scores == sorted(scores)
     assert scores[-1] == max(scores)
+
+
+@pytest.mark.parametrize("fault", ["diverged", "failed"])
+def test_a_trial_without_a_score_is_never_the_best_one(fault: str, tmp_path: Path) -> None:
+    trials = [
+        record(0, 0.6),
+        record(1, 0.9, "failed" if fault == "failed" else "finished", diverged=fault == "diverged"),
+    ]
+    figure = best_so_far([sweep(tmp_path / "run", trials=trials)])
+    assert figure is not None
+    assert max(figure.plot.data[0].y) == pytest.approx(0.6)
+    assert figure.title == "Best score so far"
+
+
+def test_one_of_a_sets_trainings_is_called_a_single_one(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run", 5)
+    figure = best_so_far([replace(run, config={**run.config, "repeats": 5})])
+    assert figure is not None
+    assert figure.title == "Best single training so far"
+    assert figure.plot.layout.yaxis.title.text == "best single training so far"
 
 
 def test_without_a_timeline_there_are_no_curves(tmp_path: Path) -> None:
