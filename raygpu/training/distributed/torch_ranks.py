@@ -24,6 +24,7 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.training.distributed.buffer_broadcast import BufferBroadcast
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.gradients import broadcast_initial_state
+from raygpu.training.distributed.hidden_group import group_hidden
 from raygpu.training.distributed.joint_batch_norm import JointNorms, has_joint_norm, join_batch_norm
 from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
@@ -272,6 +273,7 @@ class TorchParallel(ParallelTraining):
         with (
             nullcontext() if self._moving is None else self._moving.evaluation(),
             nullcontext() if replicas is None else replicas.watched(),
+            group_hidden(),
         ):
             metrics = self.solo.evaluate()
         self.notes += [note for note in self.solo.notes if note not in self.notes]
@@ -375,7 +377,8 @@ class TorchParallel(ParallelTraining):
         return self.solo.state()
 
     def _load_states(self, state: dict[str, Any]) -> None:
-        self.solo.note_unsaved(state)
+        with group_hidden():
+            self.solo.note_unsaved(state)
         self.solo.load_state(state, self.epoch + 1)
         self.notes += self.solo.notes
 
