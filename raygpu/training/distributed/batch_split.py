@@ -180,6 +180,9 @@ def _batches(config: TrainConfig, parallel: ParallelSettings, devices: int, size
     parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
     how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")
     accumulation = f", each in {parallel.num_parts} parts" if parallel.num_parts > 1 else ""
+    if devices > 1 and parallel.micro_parts > parallel.accumulate:  # a small share has fewer
+        assert parallel.optimizer_settings is not None
+        accumulation = f", in parts of {_count(parallel.optimizer_settings.micro_batch_size or 1, 'sample')} at most"
     batch = f"{parallel.global_batch} samples" if devices == 1 else f"{parallel.global_batch} samples: {parts}{how}"
     return f"an optimizer step: {batch}{accumulation} (batch_size is {size})"
 

@@ -66,6 +66,7 @@ class KerasParallel(ParallelTraining):
             )
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._note_batch_norm()
+        self._note_larger_parts()
         self._data = self._samples()
         self._layout = PartGradient([], "scalar")
         """Layout of a part's gradient, known once `_compute` is traced."""

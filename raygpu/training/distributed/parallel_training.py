@@ -21,8 +21,6 @@ NO_OWN_SPEED = (
     "ratios: auto: {layers} waits for the other devices within each step, so no device's own speed is known, and the"
     " shares stay as they are; raygpu balance finds better ones before a training"
 )
-
-
 BEGINS_ANEW = (
     "the checkpoint is within epoch {epoch} of {before} training samples, and there are {now}: the epoch begins anew"
 )
@@ -74,6 +72,11 @@ class ParallelTraining(ProductionTraining, ABC):
         self._waits_in_steps = True
         if self.parallel.auto_shares:
             self.notes.append(NO_OWN_SPEED.format(layers=layers))
+
+    def _note_larger_parts(self) -> None:
+        """Note parts of a batch that are larger than asked for."""
+        if (line := self.coordinator.parts_line(self._bounds)) is not None:
+            self.notes.append(line)
 
     def take_steps(self, most: int) -> None:
         """Take steps until the next exchange or the end of the epoch, `most` at most."""

@@ -89,6 +89,7 @@ class TorchParallel(ParallelTraining):
         self._joint_norms: JointNorms | None = None
         if ranks.world > 1:
             self._spread(solo.model)
+        self._note_larger_parts()
         solo.num_steps = len(self._bounds) * self.epochs
         if parallel.num_parts > 1 and has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
@@ -105,6 +106,7 @@ class TorchParallel(ParallelTraining):
     def _spread(self, model: nn.Module) -> None:
         broadcast_initial_state(model, self.ranks)
         self._join_batch_norm()
+        self.coordinator.equal_parts = self._joint_norms is not None
         self._moving = BufferBroadcast(self.solo.model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
         self._replicas = Replicas(self.solo.model, self.ranks, self._moving)
 
