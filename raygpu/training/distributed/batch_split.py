@@ -14,6 +14,7 @@ from raygpu.training.distributed.loss_check import MOST, differences
 from raygpu.training.distributed.micro_batch_check import (
     LOOKED_AT,
     effect_lines,
+    evaluation_lines,
     gradient_lines,
     loss_evaluator,
     loss_line,
@@ -148,6 +149,8 @@ def _checked(
                 look, *(("workers", "train on one device") if devices > 1 else ("accumulate", "leave it out"))
             )
             lines += state_lines(look, by_share=config.loss_by_share)
+            if devices > 1 and config.sharding != "full":  # with which all devices evaluate
+                lines += evaluation_lines(look)
         else:
             lines += effect_lines(look)
             lines += [] if config.loss_by_share else gradient_lines(look)
