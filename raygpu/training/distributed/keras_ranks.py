@@ -319,10 +319,10 @@ class KerasParallel(ParallelTraining):
         self.solo.load(folder)
         if self.step:
             self._begin_epoch()
+            self._num_losses += 1  # of steps before the checkpoint, after which none may follow
             if not self.ranks.rank:
                 done = self._bounds[self.step - 1][1]
                 self._loss_parts[0] = state["loss_sum"], state.get("loss_weight", done)
-                self._num_losses[0] = 1
             if len(state["random"]) == self.ranks.world:  # else drawn anew: no rank is what it was
                 self._set_random(state["random"])
 

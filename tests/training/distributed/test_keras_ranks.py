@@ -321,6 +321,24 @@ def test_an_epoch_begins_anew_with_another_number_of_samples(tmp_path: Path) -> 
     assert np.isfinite(loss)
 
 
+def joined_batch(ranks: Any, folder: str) -> Any:
+    """The end of an epoch whose last samples are a step of their own, or join the one before the checkpoint."""
+    own = training(ranks, ParallelSettings(10), Mlp, per_epoch=22)
+    own.take_steps(2)
+    own.save(Path(folder))
+    again = training(ranks, ParallelSettings(10, least=3), Mlp, per_epoch=22)
+    again.load(Path(folder))
+    progress = again.advance()
+    return again.notes[-1], progress.diverged, progress.result.metrics["train/loss"]
+
+
+def test_samples_of_a_last_batch_that_joins_a_step_taken_before_are_told(tmp_path: Path) -> None:
+    ((note, diverged, loss),) = on_keras_ranks(1, joined_batch, str(tmp_path), local=2)
+    assert note.startswith("the last 2 training samples of epoch 1 are left out")
+    assert not diverged
+    assert np.isfinite(loss)
+
+
 def another_batch(ranks: Any, folder: str) -> str:
     own = training(ranks, ParallelSettings(20), Mlp)
     own.advance()
