@@ -22,7 +22,7 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
-from raygpu.training.distributed.keras_devices import KerasRanks
+from raygpu.training.distributed.keras_devices import KerasRanks, require_alone
 from raygpu.training.distributed.keras_loss_check import adds_losses, batch_norms
 from raygpu.training.distributed.keras_moving_weights import MovingWeights
 from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesRead, Span
@@ -117,7 +117,9 @@ class KerasParallel(ParallelTraining):
             raise ValueError(MIXED_LOSSES)
         if self.ranks.world > 1:
             self._moving = MovingWeights(self._strategy, self.solo.model, traced)
-        states = random_states(traced, self.solo.traced_evaluation())
+        evaluation = self.solo.traced_evaluation()
+        require_alone(evaluation)
+        states = random_states(traced, evaluation)
         devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
         self._random = [[v for v in states if v.device == device] for device in devices]
         self._random += [[] for _ in range(self.ranks.local - len(devices))]

@@ -270,7 +270,7 @@ def test_frozen_layers_wait_for_no_device() -> None:
     assert not [note for note in notes if "BatchNormalization" in note]
 
 
-def penalised(ranks: Any, kind: type[Penalised]) -> Any:
+def penalised(ranks: Any, kind: type[Mlp]) -> Any:
     """The parameters in float64, or the message of the refusal."""
     compute_in("float64")
     try:
@@ -319,6 +319,28 @@ def test_an_epoch_begins_anew_with_another_number_of_samples(tmp_path: Path) -> 
     assert "within epoch 1 of 167 training samples, and there are 40: the epoch begins anew" in notes[-1]
     assert (epoch, step) == (1, 2)
     assert np.isfinite(loss)
+
+
+class Collecting(Mlp):
+    """Its metric is an object with variables."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        self._metric = keras.metrics.SparseCategoricalAccuracy()
+        return super().model(hp)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        self._metric.reset_state()
+        self._metric.update_state(targets, outputs)
+        return {"accuracy": self._metric.result()}
+
+
+def test_an_evaluation_that_would_wait_for_other_workers_is_refused() -> None:
+    faults = on_keras_ranks(2, penalised, Collecting)
+    assert all(fault.startswith("loss() or metrics() writes to a variable") for fault in faults)
+    (alone,), (found,) = on_keras_ranks(1, penalised, Collecting), on_keras_ranks(1, penalised, Collecting, local=2)
+    assert np.linalg.norm(found - alone) <= 1e-12 * np.linalg.norm(alone)
 
 
 def joined_batch(ranks: Any, folder: str) -> Any:
