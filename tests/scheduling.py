@@ -30,6 +30,7 @@ TOGETHER = {
     "tests/test_public_names.py": "keras and ranks",
     "tests/training/distributed/test_torch_ranks.py": "keras and ranks",
     "tests/training/distributed/test_ranks_": "keras and ranks",
+    "tests/training/distributed/test_hidden_group.py": "keras and ranks",
     "tests/training/distributed/test_torch_sharded.py": "keras and ranks",
     "tests/training/distributed/sharded/test_fsdp_private_api.py": "keras and ranks",
     "tests/training/torch/test_pipeline.py": "keras and ranks",

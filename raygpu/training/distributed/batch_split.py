@@ -14,6 +14,7 @@ from raygpu.training.distributed.loss_check import MOST, differences
 from raygpu.training.distributed.micro_batch_check import (
     LOOKED_AT,
     effect_lines,
+    evaluation_lines,
     gradient_lines,
     loss_evaluator,
     loss_line,
@@ -148,6 +149,8 @@ def _checked(
                 look, *(("workers", "train on one device") if devices > 1 else ("accumulate", "leave it out"))
             )
             lines += state_lines(look, by_share=config.loss_by_share)
+            if devices > 1 and config.sharding != "full":  # with which all devices evaluate
+                lines += evaluation_lines(look)
         else:
             lines += effect_lines(look)
             lines += [] if config.loss_by_share else gradient_lines(look)
@@ -180,6 +183,9 @@ def _batches(config: TrainConfig, parallel: ParallelSettings, devices: int, size
     parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
     how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")
     accumulation = f", each in {parallel.num_parts} parts" if parallel.num_parts > 1 else ""
+    if devices > 1 and parallel.micro_parts > parallel.accumulate:  # a small share has fewer
+        assert parallel.optimizer_settings is not None
+        accumulation = f", in parts of {_count(parallel.optimizer_settings.micro_batch_size or 1, 'sample')} at most"
     batch = f"{parallel.global_batch} samples" if devices == 1 else f"{parallel.global_batch} samples: {parts}{how}"
     return f"an optimizer step: {batch}{accumulation} (batch_size is {size})"
 

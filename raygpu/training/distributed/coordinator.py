@@ -5,6 +5,7 @@ Every rank decides by itself and alike, from the same reports of all ranks, so n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,15 @@ LONGEST = 1000
 """Largest number of steps between two exchanges."""
 NOISE_EVERY = 8
 """Interval, in steps, of measurements for the gradient noise scale."""
+LARGER_PARTS = (
+    "a device takes up to {taken} samples at once, where accumulate or micro_batch_size asks for parts of {asked}:"
+    " {cause}"
+)
+EQUAL_PARTS = (
+    "all devices take a batch in as many parts, here {number}: the smallest share is {share}, and a part has {least} at"
+    " least"
+)
+LEAST = "the model needs {least} samples in each part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,8 @@ class Coordinator:
     """Step of this process after which the next exchange follows."""
     taken: int = 0
     """Number of steps that this process has taken."""
+    equal_parts: bool = True
+    """Whether all ranks take a batch in as many parts, since layers such as SyncBatchNorm communicate in each."""
 
     def __post_init__(self) -> None:
         if len(self.parallel.ratios) not in (0, self.ranks.world):
@@ -107,15 +119,39 @@ class Coordinator:
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
     def local_batches(self, start: int, end: int) -> list[LocalBatch]:
-        """Cut a global batch into a local batch for each rank, all of the same number of parts, since layers such as
-        SyncBatchNorm communicate in each part."""
+        """Cut a global batch into a local batch for each rank, all of the same number of parts. A rank whose share is
+        too small for so many takes fewer; with `equal_parts`, all ranks do."""
         shares = self._split(end - start)
-        wanted, settings = self.parallel.accumulate, self.parallel.optimizer_settings
-        if settings is not None:  # whose micro_batch_size holds for the share of the fastest device too
-            wanted = max(wanted, len(settings.parts_of(max(shares))))
-        number = min(wanted, *(share // self.parallel.least for share in shares))
+        wanted = self._wanted_parts(shares)
+        numbers = [min(wanted, share // self.parallel.least) for share in shares]
+        if self.equal_parts:
+            numbers = [min(numbers)] * len(numbers)
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
-        return [LocalBatch(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
+        cut = zip(firsts, shares, numbers, strict=True)
+        return [LocalBatch(first, parts(own, number)) for first, own, number in cut]
+
+    def _wanted_parts(self, shares: Sequence[int]) -> int:
+        """Return the number of parts that a batch's shares shall be taken in."""
+        settings = self.parallel.optimizer_settings
+        if settings is None:
+            return self.parallel.accumulate
+        # micro_batch_size holds for the share of the fastest device too
+        return max(self.parallel.accumulate, len(settings.parts_of(max(shares))))
+
+    def parts_line(self, bounds: Sequence[tuple[int, int]]) -> str | None:
+        """Return a line if a device takes more samples at once than `accumulate` and `micro_batch_size` ask for; None
+        otherwise. bounds: of the batches of an epoch."""
+        asked, largest = 0, [LocalBatch(0, [0])]
+        for start, end in (bounds[0], bounds[-1]):
+            shares = self._split(end - start)
+            asked = max(asked, math.ceil(max(shares) / self._wanted_parts(shares)))
+            largest = max(largest, self.local_batches(start, end), key=_largest_part)
+        if _largest_part(largest) <= asked:
+            return None
+        cause = EQUAL_PARTS if self.equal_parts and self.ranks.world > 1 else LEAST
+        number, share = len(largest[0].sizes), min(each.samples for each in largest)
+        cause = cause.format(number=number, share=share, least=self.parallel.least)
+        return LARGER_PARTS.format(taken=_largest_part(largest), asked=asked, cause=cause)
 
     def due(self) -> bool:
         """Count a step; return whether an exchange follows it."""
@@ -170,6 +206,10 @@ class Coordinator:
         self.next_step = self.taken + max(1, min(LONGEST, round(EXCHANGE_S * steps / max(wall_s, 1e-9))))
 
     _last: int = 0
+
+
+def _largest_part(local_batches: Sequence[LocalBatch]) -> int:
+    return max(max(each.sizes) for each in local_batches)
 
 
 @dataclass(frozen=True, slots=True)

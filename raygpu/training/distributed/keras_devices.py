@@ -13,6 +13,12 @@ from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.quiet_import import tf
 from raygpu.training.keras.solo import configure
 
+WRITES = (
+    "loss() or metrics() writes to a variable, as objects of keras.metrics do, and an evaluation, which the first"
+    " worker runs alone, would wait for the others there: compute the value from outputs and targets alone, or take one"
+    " worker with devices_per_worker"
+)
+
 
 def num_gpus() -> int:
     """Return the number of GPUs that TensorFlow sees."""
@@ -54,6 +60,17 @@ class KerasRanks:
         replica_values = self.strategy.experimental_distribute_values_from_function(lambda _: tensor)
         device_values = np.asarray(self._gather(replica_values))
         return device_values.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
+
+
+def require_alone(evaluation: Any) -> None:
+    """Raise ValueError if an evaluation, which the first process runs alone, sends messages to the others.
+
+    evaluation: of type `tf.types.experimental.ConcreteFunction`.
+    """
+    graph = evaluation.graph.as_graph_def()
+    nodes = (graph.node, *(function.node_def for function in graph.library.function))
+    if any(node.op.startswith("Collective") for each in nodes for node in each):
+        raise ValueError(WRITES)
 
 
 def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strategy:

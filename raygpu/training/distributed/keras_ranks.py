@@ -22,7 +22,7 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
-from raygpu.training.distributed.keras_devices import KerasRanks
+from raygpu.training.distributed.keras_devices import KerasRanks, require_alone
 from raygpu.training.distributed.keras_loss_check import adds_losses, batch_norms
 from raygpu.training.distributed.keras_moving_weights import MovingWeights
 from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesRead, Span
@@ -66,6 +66,7 @@ class KerasParallel(ParallelTraining):
             )
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._note_batch_norm()
+        self._note_larger_parts()
         self._data = self._samples()
         self._layout = PartGradient([], "scalar")
         """Layout of a part's gradient, known once `_compute` is traced."""
@@ -116,7 +117,9 @@ class KerasParallel(ParallelTraining):
             raise ValueError(MIXED_LOSSES)
         if self.ranks.world > 1:
             self._moving = MovingWeights(self._strategy, self.solo.model, traced)
-        states = random_states(traced, self.solo.traced_evaluation())
+        evaluation = self.solo.traced_evaluation()
+        require_alone(evaluation)
+        states = random_states(traced, evaluation)
         devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
         self._random = [[v for v in states if v.device == device] for device in devices]
         self._random += [[] for _ in range(self.ranks.local - len(devices))]
@@ -318,10 +321,10 @@ class KerasParallel(ParallelTraining):
         self.solo.load(folder)
         if self.step:
             self._begin_epoch()
+            self._num_losses += 1  # of steps before the checkpoint, after which none may follow
             if not self.ranks.rank:
                 done = self._bounds[self.step - 1][1]
                 self._loss_parts[0] = state["loss_sum"], state.get("loss_weight", done)
-                self._num_losses[0] = 1
             if len(state["random"]) == self.ranks.world:  # else drawn anew: no rank is what it was
                 self._set_random(state["random"])
 

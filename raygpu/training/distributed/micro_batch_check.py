@@ -147,6 +147,17 @@ def state_lines(look: Any, *, by_share: bool) -> list[str]:
     return lines
 
 
+def evaluation_lines(look: Any) -> list[str]:
+    """Return a line on state in Python that an evaluation changes, where one of several devices evaluates."""
+    path = look.evaluated_state()
+    if path is None:
+        return []
+    return [
+        f"{path} changes in an evaluation, which the first device alone runs: a training step that reads it differs"
+        " between devices; a buffer of the model is the same on all"
+    ]
+
+
 def gradient_lines(look: Any) -> list[str]:
     """Return a line on a gradient that does not follow from those of a batch's parts, in any framework."""
     if look.gradient_adds_up():

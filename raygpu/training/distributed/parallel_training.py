@@ -21,10 +21,13 @@ NO_OWN_SPEED = (
     "ratios: auto: {layers} waits for the other devices within each step, so no device's own speed is known, and the"
     " shares stay as they are; raygpu balance finds better ones before a training"
 )
-
-
 BEGINS_ANEW = (
-    "the checkpoint is within epoch {epoch} of {before} training samples, and there are {now}: the epoch begins anew"
+    "the checkpoint is within epoch {epoch} of {before} training samples, and there are {now}: the epoch begins anew;"
+    " its {step} steps so far stay in the parameters, and counted by a scheduler of the experiment's own"
+)
+LEFT_OUT = (
+    "the last {samples} training samples of epoch {epoch} are left out: over these devices they are too few for a step"
+    " of their own, and the step that they would join was taken before the checkpoint"
 )
 
 
@@ -74,6 +77,11 @@ class ParallelTraining(ProductionTraining, ABC):
         self._waits_in_steps = True
         if self.parallel.auto_shares:
             self.notes.append(NO_OWN_SPEED.format(layers=layers))
+
+    def _note_larger_parts(self) -> None:
+        """Note parts of a batch that are larger than asked for."""
+        if (line := self.coordinator.parts_line(self._bounds)) is not None:
+            self.notes.append(line)
 
     def take_steps(self, most: int) -> None:
         """Take steps until the next exchange or the end of the epoch, `most` at most."""
@@ -170,8 +178,10 @@ class ParallelTraining(ProductionTraining, ABC):
         self.epoch, self.step = state["epoch"], state["step"]
         before, now = state.get("samples", self.samples_per_epoch), self.samples_per_epoch  # an older version has none
         if self.step and before != now:
+            self.notes.append(BEGINS_ANEW.format(epoch=self.epoch + 1, before=before, now=now, step=self.step))
             self.step = 0
-            self.notes.append(BEGINS_ANEW.format(epoch=self.epoch + 1, before=before, now=now))
+        if self.step >= len(self._bounds):
+            self.notes.append(LEFT_OUT.format(epoch=self.epoch + 1, samples=now - self.step * batch))
         moves = self.parallel.auto_shares and not self._waits_in_steps  # those of a measurement that tells nothing stay
         if moves and len(state["ratios"]) == self.ranks.world:
             self.coordinator.balancer.ratios = list(state["ratios"])

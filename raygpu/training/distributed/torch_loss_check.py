@@ -19,7 +19,7 @@ from raygpu.training.distributed.loss_check import Value
 from raygpu.training.distributed.sample_dependence import MIXED, collated_with_others, depends_on_others
 from raygpu.training.distributed.torch_values import TorchValues, train_steadily
 from raygpu.training.own_copy import own_copy
-from raygpu.training.torch.data import rows
+from raygpu.training.torch.data import copied, rows
 from raygpu.training.torch.experiment import forward, overrides
 from raygpu.training.torch.parameter_traits import changed_freezing, frozen
 from raygpu.training.torch.python_state import changed_attribute, plain_state
@@ -129,6 +129,35 @@ class TorchLossEvaluator(TorchValues):
                 return None if near else "state that the model or the loss keeps"
         except Exception:  # noqa: BLE001 - it shows in the training, or cannot be copied
             return None
+
+    def evaluated_state(self) -> str | None:
+        """Return an attribute, or other state in Python, that an evaluation changes and a step of training does not;
+        None without any."""
+        some, states = torch.arange(min(MIXED, self._count)), []
+        try:
+            with random_state_kept():
+                experiment, model = self._fresh()
+                self._training_loss(experiment, model, some)
+                for _ in range(2):  # what is made at the first call is there from then on
+                    self._evaluate(experiment, model, some)
+                    states.append(plain_state(model, experiment))
+                model.train()
+                self._training_loss(experiment, model, some)
+                first, second, trained = *states, plain_state(model, experiment)
+        except Exception:  # noqa: BLE001 - it shows in the training, or cannot be copied
+            return None
+        alike = {path: text for path, text in second.items() if trained.get(path) == text}
+        return changed_attribute({path: text for path, text in first.items() if path in alike}, alike)
+
+    @torch.no_grad()
+    def _evaluate(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> None:
+        """Evaluate these samples as between two epochs."""
+        seed_all(0)
+        model.eval()
+        outputs, targets = forward(model, rows(self._inputs, some)), rows(self._targets, some)
+        with contextlib.suppress(Exception):  # metrics that need more samples
+            experiment.loss(copied(outputs), copied(targets))
+            experiment.metrics(outputs, targets)
 
     def _training_loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> float:
         seed_all(0)

@@ -24,6 +24,7 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.training.distributed.buffer_broadcast import BufferBroadcast
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
 from raygpu.training.distributed.gradients import broadcast_initial_state
+from raygpu.training.distributed.hidden_group import group_hidden
 from raygpu.training.distributed.joint_batch_norm import JointNorms, has_joint_norm, join_batch_norm
 from raygpu.training.distributed.micro_batch_check import HOOKED
 from raygpu.training.distributed.parallel_training import ParallelTraining
@@ -88,6 +89,7 @@ class TorchParallel(ParallelTraining):
         self._joint_norms: JointNorms | None = None
         if ranks.world > 1:
             self._spread(solo.model)
+        self._note_larger_parts()
         solo.num_steps = len(self._bounds) * self.epochs
         if parallel.num_parts > 1 and has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
@@ -104,6 +106,7 @@ class TorchParallel(ParallelTraining):
     def _spread(self, model: nn.Module) -> None:
         broadcast_initial_state(model, self.ranks)
         self._join_batch_norm()
+        self.coordinator.equal_parts = self._joint_norms is not None
         self._moving = BufferBroadcast(self.solo.model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
         self._replicas = Replicas(self.solo.model, self.ranks, self._moving)
 
@@ -272,6 +275,7 @@ class TorchParallel(ParallelTraining):
         with (
             nullcontext() if self._moving is None else self._moving.evaluation(),
             nullcontext() if replicas is None else replicas.watched(),
+            group_hidden(),
         ):
             metrics = self.solo.evaluate()
         self.notes += [note for note in self.solo.notes if note not in self.notes]
@@ -375,7 +379,8 @@ class TorchParallel(ParallelTraining):
         return self.solo.state()
 
     def _load_states(self, state: dict[str, Any]) -> None:
-        self.solo.note_unsaved(state)
+        with group_hidden():
+            self.solo.note_unsaved(state)
         self.solo.load_state(state, self.epoch + 1)
         self.notes += self.solo.notes
 

@@ -110,6 +110,7 @@ class CountsInMetrics(Vectors):
 
     repeats = False
     fused = STATE
+    production = "CountsInMetrics.seen changes in an evaluation, which the first device alone runs"
     unsaved = "CountsInMetrics.seen changes"
 
     def __init__(self) -> None:

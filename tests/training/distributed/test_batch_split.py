@@ -11,6 +11,7 @@ from raygpu.errors import BadInput
 from raygpu.training.distributed.batch_split import spread
 from raygpu.training.distributed.coordinator import Coordinator
 from raygpu.training.distributed.ranks import OneRank
+from tests.training.distributed.test_coordinator import Two
 
 
 def config(hp: dict[str, Any] | None = None, **values: Any) -> TrainConfig:
@@ -31,6 +32,13 @@ def test_a_short_batch_has_the_parts_of_a_trial() -> None:
     assert (found.parallel.accumulate, found.parallel.num_parts) == (1, 4)
     batches = [Coordinator(found.parallel, OneRank()).local_batches(*bounds) for bounds in ((0, 64), (64, 81))]
     assert [batch.sizes for (batch,) in batches] == [[16, 16, 16, 16], [9, 8]]
+
+
+def test_unequal_shares_are_taken_in_parts_of_the_same_size_at_most() -> None:
+    found = spread(config({"micro_batch_size": 1}, global_batch=64, ratios="3,1"), 2, 10_000)
+    assert found.lines[0].startswith("an optimizer step: 64 samples: 48 + 16, as 3,1, in parts of 1 sample at most")
+    coordinator = Coordinator(found.parallel, Two(), equal_parts=False)
+    assert [set(batch.sizes) for batch in coordinator.local_batches(0, 64)] == [{1}, {1}]
 
 
 def test_a_global_batch_is_what_it_says() -> None:

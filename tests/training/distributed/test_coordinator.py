@@ -148,3 +148,35 @@ def test_no_device_takes_more_at_once_than_the_model_whatever_its_share() -> Non
     coordinator.balancer.ratios = [5.0, 1.0]
     assert [batch.sizes for batch in coordinator.local_batches(0, 128)] == [[27, 27, 27, 26], [6, 5, 5, 5]]
     assert max(coordinator.local_batches(0, 129)[0].sizes) <= 32, "a last sample that is joined"
+
+
+@pytest.mark.parametrize(
+    ("least", "own", "alike", "line"),
+    [
+        (1, [[4, 4, 4, 3], [1]], [[15], [1]], "here 1: the smallest share is 1, and a part has 1 at least"),
+        (2, [[4, 4, 3, 3], [2]], [[14], [2]], "here 1: the smallest share is 2, and a part has 2 at least"),
+    ],
+)
+def test_a_small_share_is_taken_in_fewer_parts(
+    least: int, own: list[list[int]], alike: list[list[int]], line: str
+) -> None:
+    settings = OptimizerSettings.of({"micro_batch_size": 4})
+    parallel = ParallelSettings(16, ratios=(15.0, 1.0), least=least, optimizer_settings=settings)
+    coordinator = Coordinator(parallel, Two(), equal_parts=False)
+    assert [batch.sizes for batch in coordinator.local_batches(0, 16)] == own
+    assert coordinator.parts_line([(0, 16)]) is None
+    coordinator.equal_parts = True
+    assert [batch.sizes for batch in coordinator.local_batches(0, 16)] == alike
+    told = coordinator.parts_line([(0, 16)])
+    assert told is not None
+    assert told.startswith(f"a device takes up to {alike[0][0]} samples at once, where accumulate or micro_batch_size")
+    assert told.endswith(f"asks for parts of 4: all devices take a batch in as many parts, {line}")
+
+
+def test_parts_that_the_model_needs_larger_are_told() -> None:
+    parallel = ParallelSettings(3, accumulate=3, least=2)
+    told = Coordinator(parallel, OneRank()).parts_line([(0, 3)])
+    assert told is not None
+    assert told.endswith("takes up to 3 samples at once, where accumulate or micro_batch_size asks for parts of 1: the"
+                         " model needs 2 samples in each part")  # fmt: skip
+    assert Coordinator(ParallelSettings(6, accumulate=3, least=2), OneRank()).parts_line([(0, 6)]) is None

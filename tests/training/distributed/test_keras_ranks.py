@@ -270,7 +270,7 @@ def test_frozen_layers_wait_for_no_device() -> None:
     assert not [note for note in notes if "BatchNormalization" in note]
 
 
-def penalised(ranks: Any, kind: type[Penalised]) -> Any:
+def penalised(ranks: Any, kind: type[Mlp]) -> Any:
     """The parameters in float64, or the message of the refusal."""
     compute_in("float64")
     try:
@@ -318,6 +318,46 @@ def test_an_epoch_begins_anew_with_another_number_of_samples(tmp_path: Path) -> 
     assert begun == 0
     assert "within epoch 1 of 167 training samples, and there are 40: the epoch begins anew" in notes[-1]
     assert (epoch, step) == (1, 2)
+    assert np.isfinite(loss)
+
+
+class Collecting(Mlp):
+    """Its metric is an object with variables."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        self._metric = keras.metrics.SparseCategoricalAccuracy()
+        return super().model(hp)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        self._metric.reset_state()
+        self._metric.update_state(targets, outputs)
+        return {"accuracy": self._metric.result()}
+
+
+def test_an_evaluation_that_would_wait_for_other_workers_is_refused() -> None:
+    faults = on_keras_ranks(2, penalised, Collecting)
+    assert all(fault.startswith("loss() or metrics() writes to a variable") for fault in faults)
+    (alone,), (found,) = on_keras_ranks(1, penalised, Collecting), on_keras_ranks(1, penalised, Collecting, local=2)
+    assert np.linalg.norm(found - alone) <= 1e-12 * np.linalg.norm(alone)
+
+
+def joined_batch(ranks: Any, folder: str) -> Any:
+    """The end of an epoch whose last samples are a step of their own, or join the one before the checkpoint."""
+    own = training(ranks, ParallelSettings(10), Mlp, per_epoch=22)
+    own.take_steps(2)
+    own.save(Path(folder))
+    again = training(ranks, ParallelSettings(10, least=3), Mlp, per_epoch=22)
+    again.load(Path(folder))
+    progress = again.advance()
+    return again.notes[-1], progress.diverged, progress.result.metrics["train/loss"]
+
+
+def test_samples_of_a_last_batch_that_joins_a_step_taken_before_are_told(tmp_path: Path) -> None:
+    ((note, diverged, loss),) = on_keras_ranks(1, joined_batch, str(tmp_path), local=2)
+    assert note.startswith("the last 2 training samples of epoch 1 are left out")
+    assert not diverged
     assert np.isfinite(loss)
 
 

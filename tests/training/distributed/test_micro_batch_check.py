@@ -17,7 +17,12 @@ from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.training.distributed import loss_check
 from raygpu.training.distributed.batch_split import checked, spread
-from raygpu.training.distributed.micro_batch_check import inexact_metrics, lines_of_parts, metric_lines
+from raygpu.training.distributed.micro_batch_check import (
+    evaluation_lines,
+    inexact_metrics,
+    lines_of_parts,
+    metric_lines,
+)
 from raygpu.training.distributed.torch_loss_check import TorchLossEvaluator
 from raygpu.training.random_outputs import SEEDS
 from tests.models import few
@@ -211,3 +216,77 @@ def test_an_optimizer_of_sparse_gradients_takes_whole_batches(devices: int, accu
     assert checked(config, one, 1, HERE, own, own.data()).lines == one.lines
     own_sgd = Sparse()
     assert checked(config, plan, devices, HERE, own_sgd, own_sgd.data()).lines == plan.lines
+
+
+class Easing(Plain):
+    """An evaluation lowers the margin of its loss."""
+
+    margin = 1.0
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return torch.nn.functional.cross_entropy(outputs, targets) + self.margin
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        self.margin = 0.9 * self.margin
+        return {"accuracy": (outputs.argmax(1) == targets).float().mean()}
+
+
+class _Cooling(torch.nn.Linear):
+    """Its temperature falls in each evaluation, as an attribute, and its scale as a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.temperature, self.outputs = 1.0, torch.zeros(())
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            self.temperature *= 0.9
+            self.scale *= 0.9
+        self.outputs = super().forward(inputs) * self.scale / self.temperature
+        return self.outputs
+
+
+class Cooling(Plain):
+    def model(self, hp: Any) -> Any:
+        return torch.nn.Sequential(_Cooling())
+
+
+class Counts(Plain):
+    """Counts its losses, in a training too."""
+
+    count = 0
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        self.count += 1
+        return super().loss(outputs, targets)
+
+
+def lines_of_evaluation(kind: type[Plain]) -> list[str]:
+    splits = kind().data()
+    return evaluation_lines(
+        TorchLossEvaluator(kind(), {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+    )
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Easing, "Easing.margin"), (Cooling, "_Cooling.0.temperature")])
+def test_state_that_only_the_evaluating_device_changes_is_told(kind: type[Plain], name: str) -> None:
+    (line,) = lines_of_evaluation(kind)
+    assert line.startswith(f"{name} changes in an evaluation, which the first device alone runs: ")
+
+
+@pytest.mark.parametrize("kind", [Plain, Counts])
+def test_state_that_a_training_changes_too_is_told_elsewhere(kind: type[Plain]) -> None:
+    assert lines_of_evaluation(kind) == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "sharding", "is_told"), [(1, "auto", False), (2, "auto", True), (2, "full", False)]
+)
+def test_state_of_evaluations_is_told_where_one_of_several_devices_evaluates(
+    devices: int, sharding: str, is_told: bool
+) -> None:
+    values = {"experiment": "a:B", "epochs": 2, "hyperparameters": {"batch_size": 8}, "sharding": sharding}
+    config = TrainConfig.model_validate(values)
+    lines = checked(config, spread(config, devices, 90), devices, HERE, Easing(), few(90, 16)).lines
+    assert any(line.startswith("Easing.margin changes in an evaluation") for line in lines) == is_told

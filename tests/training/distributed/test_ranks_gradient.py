@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
+from raygpu.training.hyperparameters import OptimizerSettings
 from tests.ranks import on_ranks
 from tests.training.distributed.parallel_cases import CASES, Masked, Plain
-from tests.training.distributed.parts import parameters, training
+from tests.training.distributed.parts import parameters, sharded, training
 
 HP = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 30}
 CLIPPED = ("Masked", "Tied", "Sparse")
@@ -24,11 +25,12 @@ gradients."""
 
 
 def trained(
-    ranks: Ranks, parallel: ParallelSettings, clipped: Sequence[str] = CLIPPED
+    ranks: Ranks, parallel: ParallelSettings, clipped: Sequence[str] = CLIPPED, names: Sequence[str] = (*CASES,)
 ) -> dict[Any, tuple[list[torch.Tensor], list[float]]]:
     """By case: the parameters after two epochs in float64, without and with a clipped norm, and the epochs' losses."""
     found = {}
-    for name, kind in CASES.items():
+    for name in names:
+        kind = CASES[name]
         for clip in (None, 0.05) if name in clipped else (None,):
             experiment = kind()
             own = training(experiment, experiment.data(), HP | {"clip_norm": clip}, parallel, ranks,
@@ -64,6 +66,31 @@ def test_two_ranks(alone: Any) -> None:
 
 def test_one_rank_in_parts(alone: Any) -> None:
     compare([trained(OneRank(), ParallelSettings(30, accumulate=4))], alone)
+
+
+def test_two_ranks_in_parts_of_their_own_number(alone: Any) -> None:
+    """Of 27 + 3 samples, seven parts and three."""
+    settings = OptimizerSettings.of(HP | {"micro_batch_size": 4})
+    parallel = ParallelSettings(30, ratios=(9.0, 1.0), optimizer_settings=settings)
+    names = ("Penalty", "Sparse", "Summed", "Masked", "Dice")
+    found = on_ranks(2, trained, parallel, (), names)
+    compare(found, {(name, None): alone[name, None] for name in names})
+
+
+def parts_and_notes(ranks: Ranks, make: Any) -> tuple[int, list[str]]:
+    """The largest part of a batch that a rank takes, and the training's lines."""
+    settings = OptimizerSettings.of(HP | {"micro_batch_size": 4})
+    parallel = ParallelSettings(16, ratios=(15.0, 1.0), optimizer_settings=settings)
+    own = make(Plain(), Plain().data(), HP, parallel, ranks)
+    own.take_steps(1)
+    return own._since.part, own.notes
+
+
+def test_no_device_takes_more_samples_at_once_than_asked_for_without_a_line() -> None:
+    assert on_ranks(2, parts_and_notes, training) == [(4, []), (1, [])]
+    (largest, lines), _ = on_ranks(2, parts_and_notes, sharded)
+    assert largest == 15
+    assert any(line.startswith("a device takes up to 15 samples at once") for line in lines)
 
 
 @pytest.mark.slow
