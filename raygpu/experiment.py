@@ -350,7 +350,8 @@ class Experiment(ABC):
 
         Called for each training of a trial, and for raygpu's checks, after torch's or TensorFlow's, NumPy's and
         Python's random generators were seeded with the trial's seed. A torch model is made on the CPU and then moved to
-        the device, a Keras model on the device that TensorFlow chooses. Each call has to make new parameters.
+        the device, a Keras model on the device that TensorFlow chooses. Each call has to make new parameters. A part in
+        which nothing trains keeps the evaluation mode that it is left in, as a frozen teacher of a torch model.
 
         The model gets inputs of shape (batch, ...) with the dtype of `data()`: `batch_size` samples of one training
         step, fewer in an epoch's last batch or where a batch is cut into parts, and at most 1024 in an evaluation.

@@ -37,6 +37,7 @@ from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn
 from raygpu.training.torch.solo import TorchSolo
+from raygpu.training.torch.training_mode import set_training
 
 NUM_SAMPLES = 8
 """Number of samples of the first steps, which measure how long a step takes."""
@@ -104,7 +105,7 @@ def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits:
     few = splits.first(count)
     inputs, targets = _copies(few)
     versions = {name: p._version for name, p in model.named_parameters()}
-    model.train()
+    set_training(model)
     with torch.set_grad_enabled(overrides(experiment, "training_step")):  # which may take gradients itself
         summed_loss(experiment, model, inputs, targets, hp)
     inputs, targets = _copies(few)
@@ -197,7 +198,7 @@ def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> floa
     experiment, hp = own_copy(experiment), Hyperparameters(trial.hyperparameters)
     inputs, targets = _copies(splits.first(NUM_SAMPLES))
     model = initial_model(experiment, hp, trial.seed)
-    model.train()
+    set_training(model)
     loss = training_loss(experiment, model, inputs, targets, hp)
     backward(loss)
     norms = [dense(p.grad).float().norm() for p in model.parameters() if p.grad is not None]

@@ -47,6 +47,7 @@ from raygpu.training.torch.reduction import (
 from raygpu.training.torch.seeding import OF_OPTIMIZER, own_draws, seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient
 from raygpu.training.torch.step_gradient import StepGradient
+from raygpu.training.torch.training_mode import set_training
 from raygpu.training.torch.unsaved_state import unsaved
 
 FEW = 2
@@ -175,7 +176,7 @@ class TorchSolo(Training):
 
         most: steps that are taken at most.
         """
-        self.model.train()
+        set_training(self.model)
         settings = self.optimizer_settings.in_epoch(epoch)
         self.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
