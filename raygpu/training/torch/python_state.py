@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import pickle
 import re
-import sys
-import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -27,6 +23,7 @@ from raygpu.experiment import Hyperparameters
 from raygpu.training.torch.models import GIVEN
 from raygpu.training.torch.training_mode import STAYS
 from raygpu.training.torch.value_texts import array_text, digest, generator_state, tensor_text
+from raygpu.training.users_files import in_users_file
 
 NO_STATE = frozenset(vars(nn.Module())) | {GIVEN, STAYS}
 """Attributes of modules that are torch's own (parameters, submodules, hooks, the training flag ...), or raygpu's."""
@@ -41,8 +38,6 @@ METHODS = ("forward", "loss", "metrics", "augment")
 """Methods of a library's classes whose variables are examined; of a user's own classes all are."""
 MOST_FUNCTIONS = 1000
 """Largest number of functions that are followed from one to the next."""
-NOT_USERS = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")
-"""Folders of the standard library and of raygpu."""
 
 
 def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
@@ -221,27 +216,6 @@ def _names(code: CodeType) -> set[str]:
 
 def _is_own_code(function: FunctionType) -> bool:
     return in_users_file(function.__code__.co_filename) and _is_users(function.__module__ or "")
-
-
-def in_users_file(file: str) -> bool:
-    """Return whether a file is the user's own: not of an installed package, the standard library or raygpu."""
-    if "site-packages" in file or "dist-packages" in file or file.startswith(NOT_USERS):
-        return False
-    folders = (f"{folder.rstrip(os.sep)}{os.sep}" for folder in sys.path if folder)
-    return not any(
-        file.startswith(folder) and file[len(folder) :].partition(os.sep)[0] in _installed_in(folder)
-        for folder in folders
-    )
-
-
-@cache
-def _installed_in(folder: str) -> frozenset[str]:
-    """Return the names of the files and folders that packages have in a folder, as by `pip install --target`."""
-    names = set()
-    for record in Path(folder).glob("*.dist-info/RECORD"):
-        lines = record.read_text("utf-8", "replace").splitlines()
-        names |= {line.partition(",")[0].partition("/")[0] for line in lines}
-    return frozenset(names)
 
 
 def _is_users(module: str) -> bool:
