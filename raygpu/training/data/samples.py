@@ -58,6 +58,8 @@ class LazyUnpickled:
         self._value, self._pickled = value, pickled
         self.used_by: int | None = None
         """Process that has called the value's code last: files that it opened are shared by those that it forks."""
+        self.epoch: int | None = None
+        """Epoch that the value was told by `set_epoch` last; None before."""
 
     @property
     def value(self) -> Any:
@@ -178,6 +180,7 @@ class Samples:
 
     def _items(self, rows: Sequence[int] | np.ndarray, epoch: int) -> list[Any]:
         """Return what the data set has for these samples; if one draws random numbers, each is seeded before."""
+        self._tell(epoch)
         for _ in range(0 if self.is_random else LOOKS):
             before = state()
             items = [self._read(int(row)) for row in rows]
@@ -189,6 +192,25 @@ class Samples:
             seed_generators(epoch, int(row))
             items.append(self._read(int(row)))
         return items
+
+    def _tell(self, epoch: int) -> None:
+        """Tell the data set another epoch by its `set_epoch`, if it has that: the same samples follow in every
+        process."""
+        told = self._dataset
+        if told.epoch == epoch or not self.is_told_epochs:
+            return
+        seed_generators(epoch, 0, stage=2)
+        told.used_by, told.epoch = os.getpid(), None
+        try:
+            self.dataset.set_epoch(epoch)
+        except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
+            raise SampleError(f"set_epoch({epoch}) of the {self.part} data failed: {one_line(error)}") from error
+        told.epoch = epoch
+
+    @property
+    def is_told_epochs(self) -> bool:
+        """Whether the data set has `set_epoch`, so that a sample may be another one in another epoch."""
+        return callable(getattr(self.dataset, "set_epoch", None))
 
     def _read(self, row: int) -> Any:
         self._dataset.used_by = os.getpid()
