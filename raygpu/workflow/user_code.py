@@ -13,6 +13,7 @@ from typing import Any
 
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.generators import random_state_kept, seed_generators
+from raygpu.config.kept_devices import devices_lines
 from raygpu.config.population_section import OF_RATE
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
@@ -124,7 +125,8 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         _require_own_seeds(config)
         has_width = config.gpu.mode != "process" and config.gpu.width != "auto"  # beside process, a line tells already
         why = "only trials of a TorchExperiment or KerasExperiment share a process"
-        return Problem(source, code, None, [f"gpu.width has no effect: {why}"] if has_width else [])
+        without_effect = [f"gpu.width has no effect: {why}"] if has_width else []
+        return Problem(source, code, None, [*devices_lines(source.name), *without_effect])
     if config.gpu.fraction != "auto" and config.gpu.fraction > 1:
         raise BadInput(
             f"gpu.fraction: read {config.gpu.fraction:g}; a TorchExperiment or KerasExperiment trains on one GPU,"
@@ -133,7 +135,7 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     require_known_values(prepared.space)
-    doubts: list[str] = []
+    doubts = devices_lines(source.name)
     splits, notes = _tried(prepared, source, code, load_data(config, source, code, doubts))
     folds = folds_of(config, splits)
     searched = part_of(config, splits, _largest(prepared.space)) if folds is None else folds.split(0)
