@@ -4,7 +4,7 @@ optimizer."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from raygpu.experiment import Experiment
@@ -198,6 +198,25 @@ def summed_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets: 
     """Return the loss of a batch, for a look without a step; of several optimizers the sum of what is yielded."""
     loss: Any = cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
     return sum(each for _, each in loss) if isinstance(loss, Iterator) else loss
+
+
+def look(experiment: Experiment, model: nn.Module, batch: Callable[[], tuple[Any, Any]], hp: Mapping[str, Any]) -> Any:
+    """Return the loss of a batch, for a look without a step and, where the code allows it, without gradients.
+
+    A step of the experiment's own may take gradients itself, and so may a model, as of energies by positions. batch:
+    gives inputs and targets, which may be changed in place.
+    """
+    import torch
+
+    takes_gradients = overrides(experiment, "training_step")
+    try:
+        with torch.set_grad_enabled(takes_gradients):
+            return summed_loss(experiment, model, *batch(), hp)
+    except RuntimeError:
+        if takes_gradients:
+            raise
+    with torch.enable_grad():
+        return summed_loss(experiment, model, *batch(), hp)
 
 
 def yields_losses(experiment: Experiment) -> bool:
