@@ -26,6 +26,7 @@ from raygpu.training.rounded_steps import rounding_lines
 from raygpu.training.sample_pairs import TARGETS, Rows, broadcast_shapes, common_shape, over_pairs, varied_rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.optimizers import BuiltinOptimizer
+from raygpu.training.torch.python_state import learned_outside
 from raygpu.training.torch.random_outputs import random_outputs, substitutes
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
@@ -36,6 +37,10 @@ Measure = Callable[[Any, Any], Mapping[str, Any]]
 
 MANY_NUMBERS = 2**24
 """Numbers of outputs above which a look at what metrics remember takes two samples alone."""
+UNTRAINED = (
+    "{name} gets a gradient and is no part of the model, so that no optimizer changes it: make it a part of what"
+    " model(hp) returns, or set its requires_grad to False"
+)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 """Modules that torch by itself computes in TF32."""
 
@@ -86,17 +91,19 @@ def _rounded(training: TorchSolo) -> list[str]:
 
 
 def _untrained(training: TorchSolo) -> list[str]:
-    """Return a line on a parameter or module of the experiment that has got a gradient and is not the model's."""
+    """Return a line on a parameter or module of the experiment, or of a variable that its code reads, that has got a
+    gradient and is not the model's."""
     parameter_ids = {id(parameter) for parameter in training.model.parameters()}
     for name, value in vars(training.experiment).items():
         items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
         parameters = [each for each in items if isinstance(each, nn.Parameter)]
         parameters += [each for module in items if isinstance(module, nn.Module) for each in module.parameters()]
         if any(each.grad is not None and id(each) not in parameter_ids for each in parameters):
-            return [
-                f"self.{name} gets a gradient and is no part of the model, so that no optimizer changes it: make it a"
-                " part of what model(hp) returns, or set its requires_grad to False"
-            ]
+            return [UNTRAINED.format(name=f"self.{name}")]
+    with suppress(Exception):  # objects of the user's, which may raise anything
+        for path, tensor in learned_outside(training.model, training.experiment):
+            if tensor.grad is not None:
+                return [UNTRAINED.format(name=path)]
     return []
 
 

@@ -47,7 +47,18 @@ def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
     that their methods read; of a module among these that is no part of the model, parameters and buffers too. The
     model's own parameters and buffers are left out, and tensors that autograd has computed.
     """
+    return _read(_Reading(model), model, experiment)
+
+
+def learned_outside(model: nn.Module, experiment: object) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors that require a gradient and are no part of the model, with their paths: where `plain_state`
+    looks, as in a loss that is a global variable."""
     reading = _Reading(model)
+    _read(reading, model, experiment)
+    return reading.learned
+
+
+def _read(reading: _Reading, model: nn.Module, experiment: object) -> dict[str, str]:
     attribute_texts = dict(reading.of_object(experiment, type(experiment).__name__))
     for path, module in model.named_modules():
         attribute_texts |= reading.of_object(module, f"{type(module).__name__}{'.' if path else ''}{path}")
@@ -75,6 +86,8 @@ class _Reading:
         self._followed: set[int] = set()
         self.kept_modules: list[tuple[nn.Module, str]] = []
         """Modules that were found, are no part of the model and have not been read, with their paths."""
+        self.learned: list[tuple[str, torch.Tensor]] = []
+        """Tensors that require a gradient and are no part of the model, with their paths."""
         self.kept_functions: list[tuple[FunctionType, str]] = []
         """The user's functions that were found in attributes and variables, and have not been read."""
 
@@ -132,7 +145,11 @@ class _Reading:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | PurePath | Hyperparameters):
             return repr(value)  # of `hp` it counts as no reading
         if isinstance(value, torch.Tensor):
-            return "tensor" if id(value) in self._parameters else tensor_text(value)
+            if id(value) in self._parameters:
+                return "tensor"
+            if value.requires_grad and value.is_leaf:
+                self.learned.append((path, value))
+            return tensor_text(value)
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             return array_text(value)
         if (state := generator_state(value)) is not None:

@@ -406,6 +406,33 @@ class Listed(OwnModule):
         return mse_loss(features(outputs), features(targets.reshape(-1, 1)))  # type: ignore[has-type]
 
 
+CENTER = nn.Sequential(nn.Linear(1, 3))
+SCALES = {"one": nn.Parameter(torch.ones(()))}
+
+
+class OfGlobal(Squeezed):
+    """Its training step has a loss with parameters in a variable of the module."""
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
+        return compared(model(inputs), targets.reshape(-1, 1))
+
+
+class OfGlobalParameter(Squeezed):
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
+        return mse_loss(model(inputs) * SCALES["one"], targets.reshape(-1, 1))
+
+
+def compared(outputs: Any, targets: Any) -> Any:
+    return mse_loss(CENTER(outputs), targets.expand(-1, 3))
+
+
+def test_what_is_trained_in_a_variable_of_the_module_is_told() -> None:
+    [line] = first_result(OfGlobal(), OfGlobal().data(), {})[2]
+    assert line.startswith("the global CENTER.0.weight gets a gradient and is no part of the model")
+    [line] = first_result(OfGlobalParameter(), OfGlobalParameter().data(), {})[2]
+    assert line.startswith("the global SCALES['one'] gets a gradient and is no part of the model")
+
+
 def test_what_is_trained_outside_the_model_is_told() -> None:
     [line] = first_result(OwnParameter(), OwnParameter().data(), {})[2]
     assert line.startswith("self.weight gets a gradient and is no part of the model, so that no optimizer changes it")
