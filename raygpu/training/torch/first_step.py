@@ -31,6 +31,7 @@ from raygpu.training.torch.random_outputs import random_outputs, substitutes
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
+from raygpu.training.torch.training_mode import switched
 
 Measure = Callable[[Any, Any], Mapping[str, Any]]
 """Function of values and targets, tensors (batch, ...) or trees of them, that returns numbers by name."""
@@ -71,7 +72,7 @@ def first_result(
             " checkpoint's state over; make it in model(hp)"
         )
     convolves = any(isinstance(module, CONVOLUTIONS) for module in training.model.modules())
-    return result, frozenset(training.hp.names_read), [*untrained, *_rounded(training)], convolves
+    return result, frozenset(training.hp.names_read), [*untrained, *_switched(training), *_rounded(training)], convolves
 
 
 def _rounded(training: TorchSolo) -> list[str]:
@@ -88,6 +89,23 @@ def _rounded(training: TorchSolo) -> list[str]:
     else:
         return []
     return rounding_lines(str(parameter.dtype).removeprefix("torch.") for parameter in trained)
+
+
+def _switched(training: TorchSolo) -> list[str]:
+    """Return a line on a part that `model(hp)` left in evaluation mode, that is put into training mode because its
+    parameters may train, and that got no gradient in the step, for raygpu's own optimizer: a teacher, for one."""
+    optimizer = vars(training).get("optimizer")
+    if not isinstance(optimizer, BuiltinOptimizer) or not optimizer.num_steps:
+        return []
+    rows = zip(optimizer.parameters, optimizer.missed, strict=True)
+    trained = {id(parameter) for parameter, missed in rows if missed < optimizer.num_steps}
+    for name, module in switched(training.model):
+        if not any(id(parameter) in trained for parameter in module.parameters()):
+            return [
+                f"{name} of the model is in evaluation mode and gets no gradient, and is put into training mode: in"
+                " model(hp), requires_grad_(False) keeps it as it is"
+            ]
+    return []
 
 
 def _untrained(training: TorchSolo) -> list[str]:

@@ -4,11 +4,16 @@ teacher, a frozen backbone, a frozen BatchNorm."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from torch import nn
 
 STAYS = "_raygpu_stays_in_evaluation"
 """Attribute of submodules in which nothing trains: whether `model(hp)` left them in evaluation mode."""
+
+SWITCHED = "_raygpu_switched"
+"""Attribute of submodules that `model(hp)` left in evaluation mode, that have parameters which may train, and that are
+put into training mode therefore."""
 
 
 def note_modes(model: nn.Module) -> None:
@@ -36,9 +41,15 @@ def _note(module: nn.Module, *, stays: bool, in_training: bool, seen: set[int]) 
             new = not child.training and (stays or in_training or has_values)
             child_stays = getattr(child, STAYS, new) and not child.training
             if has_values or not (child_stays and stays):  # else the part around it decides, which may be unfrozen
-                with contextlib.suppress(Exception):  # modules that take no attributes, as some that are scripted
-                    setattr(child, STAYS, child_stays)
+                _mark(child, STAYS, value=child_stays)
+        elif in_training and not child.training:
+            _mark(child, SWITCHED, value=True)
         _note(child, stays=child_stays, in_training=child.training, seen=seen)
+
+
+def _mark(module: nn.Module, name: str, *, value: bool) -> None:
+    with contextlib.suppress(Exception):  # of modules that take no attributes, as some that are scripted
+        setattr(module, name, value)
 
 
 def set_training(model: nn.Module) -> None:
@@ -52,6 +63,11 @@ def set_training(model: nn.Module) -> None:
             inside.update(module.modules())
         elif stays is False and module in inside:  # as dropout that a teacher keeps
             module.train()
+
+
+def switched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the parts that `model(hp)` left in evaluation mode, and that train in training mode, by their names."""
+    yield from ((name, module) for name, module in model.named_modules() if getattr(module, SWITCHED, False))
 
 
 def _trains(module: nn.Module) -> bool:

@@ -406,6 +406,30 @@ class Listed(OwnModule):
         return mse_loss(features(outputs), features(targets.reshape(-1, 1)))  # type: ignore[has-type]
 
 
+class Taught(Squeezed):
+    """Learns from a part of the model that is in evaluation mode."""
+
+    def __init__(self, *, frozen: bool, learns: bool = False) -> None:
+        self.frozen, self.learns = frozen, learns
+
+    def model(self, hp: Any) -> nn.Module:
+        model = super().model(hp)
+        model.teacher = nn.Sequential(nn.Linear(4, 1), nn.Dropout()).eval().requires_grad_(not self.frozen)
+        return model
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+        with torch.set_grad_enabled(self.learns):
+            wanted = model.teacher(inputs)
+        return mse_loss(model(inputs).reshape(-1, 1), wanted)
+
+
+def test_a_part_in_evaluation_mode_that_nothing_trains_is_told() -> None:
+    [line] = first_result(Taught(frozen=False), Taught(frozen=False).data(), {})[2]
+    assert line.startswith("teacher of the model is in evaluation mode and gets no gradient")
+    for quiet in (Taught(frozen=True), Taught(frozen=False, learns=True)):
+        assert first_result(quiet, quiet.data(), {})[2] == []
+
+
 CENTER = nn.Sequential(nn.Linear(1, 3))
 SCALES = {"one": nn.Parameter(torch.ones(()))}
 
