@@ -34,6 +34,6 @@ def _installed_in(folder: str) -> frozenset[str]:
 
 
 def is_users_module(name: str) -> bool:
-    """Return whether a module of this name is loaded, from a file of the user's own."""
+    """Return whether a module of this name is loaded, from a file of the user's own or from none, as a notebook."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    return isinstance(file, str) and in_users_file(file)
+    return name == "__main__" if file is None else in_users_file(file)

@@ -29,6 +29,8 @@ from raygpu.training.data.sample_cache import Form, SampleCache
 LOOKS = 3
 """Number of reads that must all change the random state before a sample counts as random: another thread may draw
 during one of them, as the one that starts Ray does for a port."""
+TOLD = "_raygpu_epoch"
+"""Attribute of a data set: the epoch that it was told last."""
 FEW = 1024
 """Largest number of samples whose batch is kept for a repeated read."""
 Forms = tuple[dict[str, Form], dict[str, Form]]
@@ -58,8 +60,6 @@ class LazyUnpickled:
         self._value, self._pickled = value, pickled
         self.used_by: int | None = None
         """Process that has called the value's code last: files that it opened are shared by those that it forks."""
-        self.epoch: int | None = None
-        """Epoch that the value was told by `set_epoch` last; None before."""
 
     @property
     def value(self) -> Any:
@@ -196,21 +196,22 @@ class Samples:
     def _tell(self, epoch: int) -> None:
         """Tell the data set another epoch by its `set_epoch`, if it has that: the same samples follow in every
         process."""
-        told = self._dataset
-        if told.epoch == epoch or not self.is_told_epochs:
+        dataset = _with_epochs(self.dataset)
+        if dataset is None or getattr(dataset, TOLD, None) == epoch:
             return
         seed_generators(epoch, 0, stage=2)
-        told.used_by, told.epoch = os.getpid(), None
+        self._dataset.used_by = os.getpid()
         try:
-            self.dataset.set_epoch(epoch)
+            dataset.set_epoch(epoch)
         except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
             raise SampleError(f"set_epoch({epoch}) of the {self.part} data failed: {one_line(error)}") from error
-        told.epoch = epoch
+        with contextlib.suppress(Exception):  # one that takes no attributes is told for each batch
+            setattr(dataset, TOLD, epoch)  # beside the data set itself, of which another part may be read too
 
     @property
     def is_told_epochs(self) -> bool:
         """Whether the data set has `set_epoch`, so that a sample may be another one in another epoch."""
-        return callable(getattr(self.dataset, "set_epoch", None))
+        return _with_epochs(self.dataset) is not None
 
     def _read(self, row: int) -> Any:
         self._dataset.used_by = os.getpid()
@@ -328,6 +329,16 @@ class Samples:
 
     def _where(self, row: int) -> str:
         return f"sample {row} of the {self.part} data"
+
+
+def _with_epochs(dataset: Any) -> Any:
+    """Return the data set that has `set_epoch`: this one, or the one that a `Subset` of torch takes samples from; None
+    without one."""
+    while not callable(getattr(dataset, "set_epoch", None)):
+        if not type(dataset).__module__.startswith("torch.utils.data") or not hasattr(dataset, "dataset"):
+            return None
+        dataset = dataset.dataset
+    return dataset
 
 
 def forms_of(sample: Batch) -> Forms:
