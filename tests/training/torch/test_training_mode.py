@@ -13,6 +13,8 @@ from torch import nn
 from raygpu import Splits, TorchExperiment
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings
+from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.solo import TorchSolo
@@ -82,6 +84,19 @@ def test_a_frozen_teacher_gives_the_curve_of_a_plain_loop_alone_and_in_an_array(
     )
     assert torch.equal(solo.model.get_buffer("teacher.1.running_mean"), torch.zeros(8))
     assert torch.equal(solo.model.get_buffer("body.1.running_mean"), torch.zeros(8))
+
+
+def test_production_and_a_resumed_trial_go_on_as_the_trial_alone(tmp_path: Path) -> None:
+    trial, experiment, cpu = Trial("t0", 3, {"lr": 0.1, "batch_size": 4}), Distilled(), torch.device("cpu")
+    solos = [TorchSolo(experiment, experiment.data(), trial, settings(2), cpu) for _ in range(4)]
+    losses = [solos[0].run_epoch().metrics["train/loss"] for _ in range(2)]  # type: ignore[union-attr]
+    production = TorchParallel(solos[1], ParallelSettings(4), OneRank())  # type: ignore[arg-type]
+    results = [progress.result for progress in iter(production.advance, None) if progress.result is not None]
+    assert [each.metrics["train/loss"] for each in results if each] == pytest.approx(losses, rel=1e-6)
+    solos[2].run_epoch()
+    solos[2].save(tmp_path)
+    solos[3].load(tmp_path)
+    assert solos[3].run_epoch().metrics["train/loss"] == losses[1]  # type: ignore[union-attr]
 
 
 def test_the_curve_is_that_of_a_plain_loop() -> None:
