@@ -40,8 +40,12 @@ def content(value: Any, leave_out: Collection[str] = ()) -> str:
 
 
 def is_read(value: Any) -> bool:
-    """Return whether `content` shows a change of a value."""
-    return isinstance(value, PLAIN | np.ndarray | list | dict | set | tuple | frozenset | deque) or _kind(value) != ""
+    """Return whether `content` shows a change of a value: of a Keras layer without weights, as TextVectorization, it
+    does not."""
+    if isinstance(value, PLAIN | np.ndarray | list | dict | set | tuple | frozenset | deque):
+        return True
+    kind = _kind(value)
+    return bool(value.weights) if kind == "layer" else kind != ""
 
 
 def has_parts(value: Any) -> bool:
