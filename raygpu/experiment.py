@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from raygpu.data_frames import frame_array, without_numbers
+
 Arrays = np.ndarray | Mapping[str, np.ndarray]
 
 
@@ -127,8 +129,9 @@ def as_arrays(data: Any, name: str) -> Arrays:
         array: np.ndarray = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
     except ValueError as error:  # rows of different lengths
         raise ValueError(f"{name}: makes no array: {error}") from error
+    array = frame_array(data, array) if array.dtype == object else array
     if array.dtype == object:
-        raise ValueError(f"{name}: a {type(data).__name__} of {array.shape} that holds other things than numbers")
+        raise ValueError(f"{name}: {without_numbers(data, array.shape)}")
     return array.astype(np.float32) if isinstance(data, list | tuple) and array.dtype == np.float64 else array
 
 
@@ -144,9 +147,7 @@ def num_samples(arrays: Arrays) -> int:
 
 def take(arrays: Arrays, rows: np.ndarray | slice) -> Arrays:
     """Select samples of one array, or of each named one, by indices or a slice."""
-    if isinstance(arrays, Mapping):
-        return {name: array[rows] for name, array in arrays.items()}
-    return arrays[rows]
+    return {name: array[rows] for name, array in arrays.items()} if isinstance(arrays, Mapping) else arrays[rows]
 
 
 def subset(arrays: Arrays, rows: np.ndarray | slice) -> Arrays:
@@ -350,7 +351,8 @@ class Experiment(ABC):
 
         Called for each training of a trial, and for raygpu's checks, after torch's or TensorFlow's, NumPy's and
         Python's random generators were seeded with the trial's seed. A torch model is made on the CPU and then moved to
-        the device, a Keras model on the device that TensorFlow chooses. Each call has to make new parameters.
+        the device, a Keras model on the device that TensorFlow chooses. Each call has to make new parameters. A part in
+        which nothing trains keeps the evaluation mode that it is left in, as a frozen teacher of a torch model.
 
         The model gets inputs of shape (batch, ...) with the dtype of `data()`: `batch_size` samples of one training
         step, fewer in an epoch's last batch or where a batch is cut into parts, and at most 1024 in an evaluation.

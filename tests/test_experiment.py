@@ -205,11 +205,31 @@ def test_data_of_other_kinds_becomes_arrays() -> None:
     assert isinstance(named.train_inputs["a"], np.ndarray)
 
 
+def test_columns_of_several_number_types_become_an_array() -> None:
+    """As `pandas.get_dummies` makes them, or with missing values."""
+    numbers = pandas.DataFrame({"size": [1.5, 2.0], "kind": ["x", "y"]})
+    whole, parts = (pandas.array(values, kind) for values, kind in (([1, None], "Int64"), ([0.5, 2.0], "Float64")))
+    for frame, kind, wanted in (
+        (pandas.get_dummies(numbers), np.float64, [[1.5, 1, 0], [2, 0, 1]]),
+        (pandas.get_dummies(numbers.astype({"size": "float32"})), np.float32, [[1.5, 1, 0], [2, 0, 1]]),
+        (pandas.DataFrame({"a": whole, "b": parts}), np.float64, [[1, 0.5], [np.nan, 2]]),
+        (pandas.DataFrame({"a": pandas.array([1, 2], "Int64"), "b": [True, False]}), np.int64, [[1, 1], [2, 0]]),
+        (pandas.Series(whole), np.float64, [1, np.nan]),
+    ):
+        inputs = Splits(frame, [0, 1], frame, [0, 1]).train_inputs
+        assert isinstance(inputs, np.ndarray)
+        assert inputs.dtype == kind
+        np.testing.assert_array_equal(inputs, wanted)
+
+
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
         ([[1.0], [1.0, 2.0]], "inputs: makes no array: .*inhomogeneous"),
-        (pandas.DataFrame({"a": ["x", "y"], "b": [1, 2]}), r"inputs: a DataFrame of \(2, 2\) that holds other things"),
+        (
+            pandas.DataFrame({"a": ["x", "y"], "b": [1, 2]}),
+            r"inputs: a DataFrame of \(2, 2\) that holds other things than numbers: 'a' \((object|str)\)$",
+        ),
         ({"a": [None, 1]}, r"inputs\['a'\]: a list of \(2,\) that holds other things than numbers"),
     ],
 )

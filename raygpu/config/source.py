@@ -20,6 +20,7 @@ from typing import Any
 
 from raygpu.config.constants import Constants, constants, differing
 from raygpu.config.generators import same_draws
+from raygpu.config.kept_devices import devices_kept
 from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line, suggestion
 from raygpu.experiment import Experiment
@@ -149,6 +150,11 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
 
     folder: the start of relative paths, and a place to look up modules. Raises BadInput.
     """
+    with devices_kept(name):
+        return _resolved(name, folder)
+
+
+def _resolved(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
     if name.endswith(PICKLED):
         return _object(_unpickled(folder / name), name)
     module_name, attribute = _parts(name)

@@ -50,6 +50,11 @@ ADVICE = (
         r"can't convert cuda:\d+ device type tensor to numpy",
         "NumPy reads no tensor on a GPU: use torch's functions, or .cpu() in metrics()",
     ),
+    (
+        r"element 0 of tensors does not require grad",
+        "an evaluation records no gradient: a model or a metric that takes one computes it under torch.enable_grad();"
+        " of a training's loss, a parameter has to require one",
+    ),
     (r"uninitialized parameter|UninitializedParameter", "call a model with lazy layers once in model(), on a sample"),
     (
         r"argument 'input' \(position 1\) must be Tensor, not tuple",

@@ -13,6 +13,7 @@ from typing import Any
 
 from raygpu.config import PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.generators import random_state_kept, seed_generators
+from raygpu.config.kept_devices import devices_lines
 from raygpu.config.population_section import OF_RATE
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
@@ -124,7 +125,8 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         _require_own_seeds(config)
         has_width = config.gpu.mode != "process" and config.gpu.width != "auto"  # beside process, a line tells already
         why = "only trials of a TorchExperiment or KerasExperiment share a process"
-        return Problem(source, code, None, [f"gpu.width has no effect: {why}"] if has_width else [])
+        without_effect = [f"gpu.width has no effect: {why}"] if has_width else []
+        return Problem(source, code, None, [*devices_lines(source.name), *without_effect])
     if config.gpu.fraction != "auto" and config.gpu.fraction > 1:
         raise BadInput(
             f"gpu.fraction: read {config.gpu.fraction:g}; a TorchExperiment or KerasExperiment trains on one GPU,"
@@ -133,10 +135,11 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     require_known_values(prepared.space)
-    splits, notes = _tried(prepared, source, code, load_data(config, source, code))
+    doubts = devices_lines(source.name)
+    splits, notes = _tried(prepared, source, code, load_data(config, source, code, doubts))
     folds = folds_of(config, splits)
     searched = part_of(config, splits, _largest(prepared.space)) if folds is None else folds.split(0)
-    lines = [*notes, *cut_lines(splits, searched, folds), *cut_batch_lines(prepared, source, code, searched)]
+    lines = [*doubts, *notes, *cut_lines(splits, searched, folds), *cut_batch_lines(prepared, source, code, searched)]
     lines += _metric_lines(prepared, source, code, searched)
     return Problem(source, code, searched, lines, folds, splits.for_test())
 
@@ -164,8 +167,10 @@ def _largest(space: Space) -> dict[str, Any]:
     return {"batch_size": max(ends)} if ends else {}
 
 
-def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
+def load_data(config: ProblemConfig, source: Source, code: Experiment, doubts: list[str] | None = None) -> Splits:
     """Load all of an experiment's data, real or synthetic. Raises BadInput.
+
+    doubts: gets a line on an object that the loading may have changed for other methods, where that cannot be seen.
 
     The global random generators are seeded, those of the framework too: a split that they draw is the same when a run
     goes on.
@@ -184,9 +189,11 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
         raise BadInput(f"experiment: {config.code_name}: {name} failed: {one_line(error)}{where}") from error
     if (changed := others_read.changed()) is not None:
         raise BadInput(
-            f"experiment: {config.code_name}: {name} sets {changed}: workers get the arrays that it returns, and not"
-            " what it sets; set it in __init__() or at import, or make it a part of the inputs or targets"
+            f"experiment: {config.code_name}: {name} sets or changes {changed}: workers get the arrays that it returns,"
+            " and not what it sets; set it in __init__() or at import, or make it a part of the inputs or targets"
         )
+    if doubts is not None and (call := others_read.doubt()) is not None:
+        doubts.append(f"{name} calls {call}: workers have it as it is before, so a change belongs into __init__()")
     if not isinstance(splits, Splits):
         hint = ", as raygpu.dataset_splits makes of data sets" if hasattr(splits, "__getitem__") else ""
         raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits{hint}")

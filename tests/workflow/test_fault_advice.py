@@ -53,6 +53,10 @@ functional = torch.nn.functional
             "call a model with lazy layers once in model(), on a sample",
         ),
         (
+            lambda: torch.autograd.grad(torch.ones(2), torch.ones(2, requires_grad=True)),
+            "an evaluation records no gradient: a model or a metric that takes one computes it under torch.enable_grad",
+        ),
+        (
             lambda: functional.cross_entropy((torch.zeros(2, 3), 0), torch.tensor([0, 1])),
             "the model returns a tuple: unpack it in loss()",
         ),

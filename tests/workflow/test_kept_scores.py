@@ -133,7 +133,7 @@ def test_scores_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_data_sets_for_others_is_refused(tmp_path: Path) -> None:
-    line = r"data\(\) sets self\.factor, which loss\(\) reads: workers get the arrays that it returns"
+    line = r"data\(\) sets or changes self\.factor, which loss\(\) reads: workers get the arrays that it returns"
     with pytest.raises(BadInput, match=line):
         swept("Sets", tmp_path)
 

@@ -177,6 +177,8 @@ def _decide_on_cache(samples: Samples, rows: Sequence[int], read_s: float, plann
         return _without(reading, part, "a stream is read anew in each epoch") if reading.cache else []
     if reading.collate_fn is not None:
         return _without(reading, part, "collate_fn makes batches of whole samples, which need not have one form")
+    if samples.is_told_epochs:
+        return _without(reading, part, "set_epoch() of the data set may change them")
     differs, first_reads = read_again(samples)
     if differs:
         return [*_unseeded(samples)]

@@ -29,6 +29,8 @@ from raygpu.training.data.sample_cache import Form, SampleCache
 LOOKS = 3
 """Number of reads that must all change the random state before a sample counts as random: another thread may draw
 during one of them, as the one that starts Ray does for a port."""
+TOLD = "_raygpu_epoch"
+"""Attribute of a data set: the epoch that it was told last."""
 FEW = 1024
 """Largest number of samples whose batch is kept for a repeated read."""
 Forms = tuple[dict[str, Form], dict[str, Form]]
@@ -178,6 +180,7 @@ class Samples:
 
     def _items(self, rows: Sequence[int] | np.ndarray, epoch: int) -> list[Any]:
         """Return what the data set has for these samples; if one draws random numbers, each is seeded before."""
+        self._tell(epoch)
         for _ in range(0 if self.is_random else LOOKS):
             before = state()
             items = [self._read(int(row)) for row in rows]
@@ -189,6 +192,26 @@ class Samples:
             seed_generators(epoch, int(row))
             items.append(self._read(int(row)))
         return items
+
+    def _tell(self, epoch: int) -> None:
+        """Tell the data set another epoch by its `set_epoch`, if it has that: the same samples follow in every
+        process."""
+        dataset = _with_epochs(self.dataset)
+        if dataset is None or getattr(dataset, TOLD, None) == epoch:
+            return
+        seed_generators(epoch, 0, stage=2)
+        self._dataset.used_by = os.getpid()
+        try:
+            dataset.set_epoch(epoch)
+        except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
+            raise SampleError(f"set_epoch({epoch}) of the {self.part} data failed: {one_line(error)}") from error
+        with contextlib.suppress(Exception):  # one that takes no attributes is told for each batch
+            setattr(dataset, TOLD, epoch)  # beside the data set itself, of which another part may be read too
+
+    @property
+    def is_told_epochs(self) -> bool:
+        """Whether the data set has `set_epoch`, so that a sample may be another one in another epoch."""
+        return _with_epochs(self.dataset) is not None
 
     def _read(self, row: int) -> Any:
         self._dataset.used_by = os.getpid()
@@ -306,6 +329,16 @@ class Samples:
 
     def _where(self, row: int) -> str:
         return f"sample {row} of the {self.part} data"
+
+
+def _with_epochs(dataset: Any) -> Any:
+    """Return the data set that has `set_epoch`: this one, or the one that a `Subset` of torch takes samples from; None
+    without one."""
+    while not callable(getattr(dataset, "set_epoch", None)):
+        if not type(dataset).__module__.startswith("torch.utils.data") or not hasattr(dataset, "dataset"):
+            return None
+        dataset = dataset.dataset
+    return dataset
 
 
 def forms_of(sample: Batch) -> Forms:

@@ -199,7 +199,8 @@ class TorchLossEvaluator(TorchValues):
         """Return the model's outputs for these samples in training, without BatchNorm, which is reported separately."""
         model = self._in_training_mode()
         for module in model.modules():
-            module.train(module.training and not isinstance(module, _BatchNorm))
+            if isinstance(module, _BatchNorm):
+                module.eval()
         seed_all(0)
         return _arrays(forward(model, rows(self._inputs, torch.from_numpy(some))))
 

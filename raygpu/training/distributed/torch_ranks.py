@@ -45,6 +45,7 @@ from raygpu.training.torch.reduction import EpochLosses, added_turns, clip_gradi
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers
 from raygpu.training.torch.solo import TorchSolo
+from raygpu.training.torch.training_mode import set_training
 
 A_DAY = timedelta(days=1)
 """Timeout of a rank that waits for another to evaluate or save: one that dies ends the wait at once."""
@@ -147,7 +148,7 @@ class TorchParallel(ParallelTraining):
             self._moving.begin_epoch()
         if self.epoch:
             solo.model.eval()  # on all ranks, though one evaluates: a model may take that as the end of an epoch
-        solo.model.train()  # once, as a training on one device: a step may set its parts otherwise
+        set_training(solo.model)  # once, as a training on one device: a step may set its parts otherwise
 
     def _begin_losses(self) -> None:
         self._losses = EpochLosses(self.solo.device, finite_only=self.solo.loss_scale.enabled)
@@ -354,7 +355,7 @@ class TorchParallel(ParallelTraining):
         if self.step:
             self._set_order()
             self._begin_losses()
-            solo.model.train()
+            set_training(solo.model)
             if not self.ranks.rank:
                 self._earlier_turns = state["turn_losses"]
                 self._earlier = state["loss_sum"], state["loss_weight"]

@@ -37,6 +37,7 @@ from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.random_outputs import random_outputs
 from raygpu.training.torch.reduction import backward, dense, objective
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.training_mode import set_training
 
 MODEL_STEPS = 40
 """Steps by which a model is fitted to some samples, where a loss needs more than outputs."""
@@ -216,7 +217,7 @@ class TorchValues:
         experiment = own_copy(self._experiment)
         model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
         model = model.double() if self.exact else model
-        model.train()
+        set_training(model)
         return experiment, model
 
     def _model(self) -> nn.Module:
@@ -232,7 +233,7 @@ class TorchValues:
     def _in_training_mode(self) -> nn.Module:
         """Return such a copy in training mode."""
         model = self._model()
-        model.train()
+        set_training(model)
         return model
 
     def _loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> Any:
@@ -247,7 +248,7 @@ class TorchValues:
 def train_steadily(model: nn.Module) -> None:
     """Set training mode, except for layers that draw random numbers then and BatchNorm, which is reported
     separately."""
-    model.train()
+    set_training(model)
     for module in model.modules():
         if isinstance(module, _BatchNorm | _DropoutNd):
             module.eval()

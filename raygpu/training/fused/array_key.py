@@ -23,7 +23,8 @@ import torch
 import raygpu
 from raygpu.experiment import ALL_NAMES, Experiment, Hyperparameters
 from raygpu.training.torch.data import by_name
-from raygpu.training.torch.python_state import ADDRESS, in_users_file, plain_state
+from raygpu.training.torch.python_state import ADDRESS, plain_state
+from raygpu.training.users_files import in_users_file
 
 if TYPE_CHECKING:
     from raygpu.training.fused.model_array import TorchArray

@@ -36,6 +36,7 @@ from raygpu.training.torch.optimizers import BuiltinOptimizer
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.reduction import backward, clip_gradients
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.training_mode import set_training
 
 MEMBERS = 3
 """Number of members that an audit steps as a tile, and each alone."""
@@ -203,7 +204,7 @@ class _MemberAlone:
         """Take steps on these batches; return the parameters and buffers after them."""
         array, data = self.array, self.array.data
         order = data.order(self.trial, array.epoch)
-        self.model.train()
+        set_training(self.model)
         seed_all(epoch_seed(self.trial.seed, array.epoch))
         left_out = 0  # steps, as those before count as taken
         with sdpa_kernel(SDPBackend.MATH):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, assert_never
@@ -29,7 +30,7 @@ from raygpu.training.modes import torch_modes_kept
 from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import Tensors, rows, tensors
-from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss
+from raygpu.training.torch.experiment import forward, look, overrides, training_loss
 from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.parameter_traits import hooked
@@ -37,6 +38,7 @@ from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.reduction import backward, dense
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn
 from raygpu.training.torch.solo import TorchSolo
+from raygpu.training.torch.training_mode import set_training
 
 NUM_SAMPLES = 8
 """Number of samples of the first steps, which measure how long a step takes."""
@@ -102,11 +104,9 @@ def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
 def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits: Splits, count: int) -> list[str]:
     """Run the experiment on a batch of the first samples; return the parameters that a forward pass has changed."""
     few = splits.first(count)
-    inputs, targets = _copies(few)
     versions = {name: p._version for name, p in model.named_parameters()}
-    model.train()
-    with torch.set_grad_enabled(overrides(experiment, "training_step")):  # which may take gradients itself
-        summed_loss(experiment, model, inputs, targets, hp)
+    set_training(model)
+    look(experiment, model, partial(_copies, few), hp)
     inputs, targets = _copies(few)
     model.eval()
     with torch.no_grad():
@@ -197,7 +197,7 @@ def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> floa
     experiment, hp = own_copy(experiment), Hyperparameters(trial.hyperparameters)
     inputs, targets = _copies(splits.first(NUM_SAMPLES))
     model = initial_model(experiment, hp, trial.seed)
-    model.train()
+    set_training(model)
     loss = training_loss(experiment, model, inputs, targets, hp)
     backward(loss)
     norms = [dense(p.grad).float().norm() for p in model.parameters() if p.grad is not None]

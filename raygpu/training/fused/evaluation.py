@@ -3,10 +3,9 @@ metrics of one member after the other."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -24,6 +23,7 @@ from raygpu.training.fused.refusal import refusal, slow_loops
 from raygpu.training.fused.tile import Stacked, Tile
 from raygpu.training.fused.vmap_modes import MemberNorms, OwnTensors, RaisedErrors, plain_attention
 from raygpu.training.torch.data import Tensors, by_name, copied, of_each
+from raygpu.training.torch.full_precision import metrics_of, with_each
 from raygpu.training.torch.reduction import Accumulator, as_parts, packed
 
 OUTPUTS = ""
@@ -179,7 +179,7 @@ class Evaluation:
             outputs = self._outputs(member, inputs)
             with raised:
                 loss = self.experiment.loss(copied(outputs), copied(targets))  # it may change them
-                values = scores(loss, self.experiment.metrics(outputs, targets))
+                values = scores(loss, metrics_of(self.experiment, outputs, targets, self.device))
             return {name: packed(value) for name, value in values.items()}
 
         stacks = self._mapped(one, state, inputs, targets, own=own)
@@ -230,7 +230,8 @@ class Evaluation:
         stacks, each = values.pop(OUTPUTS), []
         for row in map(itemgetter, range(width)):
             outputs = _with_tensors(form, map(row, stacks))
-            metrics = self.experiment.metrics(outputs, copied(of_each(targets, row) if own else targets))
+            expected = copied(of_each(targets, row) if own else targets)
+            metrics = metrics_of(self.experiment, outputs, expected, self.device)
             each.append({name: value for name, value in scores(None, metrics).items() if name != LOSS})
         count = len(next(iter(by_name(of_each(inputs, itemgetter(0)) if own else inputs).values())))
         names = dict.fromkeys(name for metrics in each for name in metrics)
@@ -250,35 +251,13 @@ class Evaluation:
         return MemberValues(torch.stack(parts), given)
 
 
-def _with_each(outputs: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return outputs with the function's results in place of their tensors: in dicts, lists, tuples and dataclasses of
-    any class."""
-    if isinstance(outputs, torch.Tensor):
-        return function(outputs)
-    if isinstance(outputs, MutableMapping):
-        changed: Any = copy.copy(outputs)
-        for name, value in outputs.items():
-            changed[name] = _with_each(value, function)
-        return changed
-    if hasattr(outputs, "_fields"):  # a named tuple
-        return type(outputs)(*(_with_each(value, function) for value in outputs))
-    if isinstance(outputs, tuple | list):
-        return type(outputs)(_with_each(value, function) for value in outputs)
-    if is_dataclass(outputs) and not isinstance(outputs, type):
-        changed = copy.copy(outputs)
-        for field in fields(outputs):
-            object.__setattr__(changed, field.name, _with_each(getattr(outputs, field.name), function))
-        return changed
-    return outputs
-
-
 def _with_tensors(outputs: Any, tensors: Iterator[torch.Tensor]) -> Any:
     """Return outputs with other tensors, in the order of `_tensors`."""
-    return _with_each(outputs, lambda _: next(tensors))
+    return with_each(outputs, lambda _: next(tensors))
 
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:
-    """Return the tensors in outputs, in the order of `_with_each`."""
+    """Return the tensors in outputs, in the order of `with_each`."""
     tensors: list[torch.Tensor] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -286,5 +265,5 @@ def _tensors(outputs: Any) -> list[torch.Tensor]:
         tensors.append(tensor)
         return tensor
 
-    _with_each(outputs, note)
+    with_each(outputs, note)
     return tensors

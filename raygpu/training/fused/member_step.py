@@ -18,6 +18,7 @@ from raygpu.training.fused.vmap_modes import MemberNorms, TiedExtremes
 from raygpu.training.torch.data import TrainingData, copied, moved
 from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.reduction import objective
+from raygpu.training.torch.training_mode import set_training
 
 NUM_SAMPLES = 4
 NO_PADDING = 2**64 - 1
@@ -55,7 +56,7 @@ def step_facts(
 
     def step() -> torch.Tensor:
         """Take the gradient of the batch; return its loss."""
-        probe.train()
+        set_training(probe)
         loss = objective(training_loss(experiment, probe, copied(inputs), copied(targets), hp))
         loss.backward()
         return loss

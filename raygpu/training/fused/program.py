@@ -26,6 +26,7 @@ from raygpu.training.fused.vmap_modes import MemberNorms, OwnTensors, PaddedEmbe
 from raygpu.training.torch.data import Tensors, by_name, copied
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
+from raygpu.training.torch.training_mode import set_training
 
 Drawn = list[torch.Tensor]
 """Random numbers of a step, as `RandomInputs` draws them."""
@@ -96,7 +97,7 @@ class Program:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Set training mode for the steps of an epoch."""
-        self.model.train()
+        set_training(self.model)
         with plain_attention():
             yield
 

@@ -4,7 +4,7 @@ optimizer."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from raygpu.experiment import Experiment
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OWN = ("training_step", "optimizer", "scheduler")
 """Optional methods that change a step of training."""
 IGNORED = -100
-"""Class index of a target that the default loss and metrics leave out, as `cross_entropy` does."""
+"""Class index of a target that the default loss leaves out, as `cross_entropy` does."""
 
 
 class TorchExperiment(Experiment):
@@ -115,44 +115,47 @@ class TorchExperiment(Experiment):
         outputs: logits (batch, classes), or (batch, classes, ...) as `cross_entropy` takes them; with a `loss` of the
         experiment's own also (batch, ..., classes), which counts where both are possible. targets: class indices
         (batch, ...) or (batch, 1, ...); with the default loss also class probabilities of the shape of the outputs.
-        Class indices of -100 do not count. A loss of the experiment's own may have one output, or targets of another
-        shape than class indices have, or of a floating-point type: there is no accuracy then.
+        Class indices that no class has do not count: -100, or the `ignore_index` of a loss of the experiment's own.
+        Such a loss may have one output, or targets of another shape than class indices have, or of a floating-point
+        type: there is no accuracy then.
         """
         pair = (_own_classes if overrides(self, "loss") else _classes)(outputs, targets)
         if pair is None:
             return {}
-        predicted, labels = pair
-        ignored = (labels.long() == IGNORED).sum()
+        predicted, labels, classes = pair
+        whole = labels.long()
+        ignored = ((whole < 0) | (whole >= classes)).sum()
         counted = labels.numel() - ignored
         factor = 1 + ignored / counted.clamp(min=1)  # exactly 1 where none is ignored
         return {"accuracy": (predicted == labels).float().mean() * factor}
 
 
-def _own_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return predicted classes and class indices, of one shape, for a loss of the experiment's own: the classes are in
-    the last axis or in axis 1. None if the shapes are those of neither, or of both, or the targets are no indices."""
+def _own_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int] | None:
+    """Return predicted classes and class indices, of one shape, and the number of classes, for a loss of the
+    experiment's own: the classes are in the last axis or in axis 1. None if the shapes are those of neither, or of
+    both, or the targets are no indices."""
     if targets.is_floating_point():
         return None
     labels = _labels(outputs, targets)
     axes = {1, outputs.dim() - 1} if outputs.dim() > 1 else set()
     fitting = [axis for axis in axes if outputs.shape[axis] > 1 and outputs.select(axis, 0).shape == labels.shape]
-    return (outputs.argmax(dim=fitting[0]), labels) if len(fitting) == 1 else None
+    return (outputs.argmax(dim=fitting[0]), labels, outputs.shape[fitting[0]]) if len(fitting) == 1 else None
 
 
-def _classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return predicted classes and class indices, of one shape, for the default loss. Raises ValueError for shapes
-    that do not tell which axis has the classes."""
+def _classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return predicted classes and class indices, of one shape, and the number of classes, for the default loss. Raises
+    ValueError for shapes that do not tell which axis has the classes."""
     labels = _labels(outputs, targets)
     if outputs.dim() < 2:
-        return outputs.argmax(dim=-1), labels
+        return outputs.argmax(dim=-1), labels, outputs.shape[-1]
     if labels.is_floating_point() and labels.shape == outputs.shape:
-        return outputs.argmax(dim=1), labels.argmax(dim=1)
+        return outputs.argmax(dim=1), labels.argmax(dim=1), outputs.shape[1]
     if outputs.select(1, 0).shape != labels.shape:
         raise ValueError(
             f"the default metrics cannot tell the classes in outputs {tuple(outputs.shape)} beside targets"
             f" {tuple(targets.shape)}; override metrics()"
         )
-    return outputs.argmax(dim=1), labels
+    return outputs.argmax(dim=1), labels, outputs.shape[1]
 
 
 def _labels(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -195,6 +198,25 @@ def summed_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets: 
     """Return the loss of a batch, for a look without a step; of several optimizers the sum of what is yielded."""
     loss: Any = cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
     return sum(each for _, each in loss) if isinstance(loss, Iterator) else loss
+
+
+def look(experiment: Experiment, model: nn.Module, batch: Callable[[], tuple[Any, Any]], hp: Mapping[str, Any]) -> Any:
+    """Return the loss of a batch, for a look without a step and, where the code allows it, without gradients.
+
+    A step of the experiment's own may take gradients itself, and so may a model, as of energies by positions. batch:
+    gives inputs and targets, which may be changed in place.
+    """
+    import torch
+
+    takes_gradients = overrides(experiment, "training_step")
+    try:
+        with torch.set_grad_enabled(takes_gradients):
+            return summed_loss(experiment, model, *batch(), hp)
+    except RuntimeError:
+        if takes_gradients:
+            raise
+    with torch.enable_grad():
+        return summed_loss(experiment, model, *batch(), hp)
 
 
 def yields_losses(experiment: Experiment) -> bool:

@@ -26,16 +26,22 @@ from raygpu.training.rounded_steps import rounding_lines
 from raygpu.training.sample_pairs import TARGETS, Rows, broadcast_shapes, common_shape, over_pairs, varied_rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.optimizers import BuiltinOptimizer
+from raygpu.training.torch.python_state import learned_outside
 from raygpu.training.torch.random_outputs import random_outputs, substitutes
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
+from raygpu.training.torch.training_mode import switched
 
 Measure = Callable[[Any, Any], Mapping[str, Any]]
 """Function of values and targets, tensors (batch, ...) or trees of them, that returns numbers by name."""
 
 MANY_NUMBERS = 2**24
 """Numbers of outputs above which a look at what metrics remember takes two samples alone."""
+UNTRAINED = (
+    "{name} gets a gradient and is no part of the model, so that no optimizer changes it: make it a part of what"
+    " model(hp) returns, or set its requires_grad to False"
+)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 """Modules that torch by itself computes in TF32."""
 
@@ -66,7 +72,7 @@ def first_result(
             " checkpoint's state over; make it in model(hp)"
         )
     convolves = any(isinstance(module, CONVOLUTIONS) for module in training.model.modules())
-    return result, frozenset(training.hp.names_read), [*untrained, *_rounded(training)], convolves
+    return result, frozenset(training.hp.names_read), [*untrained, *_switched(training), *_rounded(training)], convolves
 
 
 def _rounded(training: TorchSolo) -> list[str]:
@@ -85,18 +91,37 @@ def _rounded(training: TorchSolo) -> list[str]:
     return rounding_lines(str(parameter.dtype).removeprefix("torch.") for parameter in trained)
 
 
+def _switched(training: TorchSolo) -> list[str]:
+    """Return a line on a part that `model(hp)` left in evaluation mode, that is put into training mode because its
+    parameters may train, and that got no gradient in the step, for raygpu's own optimizer: a teacher, for one."""
+    optimizer = vars(training).get("optimizer")
+    if not isinstance(optimizer, BuiltinOptimizer) or not optimizer.num_steps:
+        return []
+    rows = zip(optimizer.parameters, optimizer.missed, strict=True)
+    trained = {id(parameter) for parameter, missed in rows if missed < optimizer.num_steps}
+    for name, module in switched(training.model):
+        if not any(id(parameter) in trained for parameter in module.parameters()):
+            return [
+                f"{name} of the model is in evaluation mode and gets no gradient, and is put into training mode: in"
+                " model(hp), requires_grad_(False) keeps it as it is"
+            ]
+    return []
+
+
 def _untrained(training: TorchSolo) -> list[str]:
-    """Return a line on a parameter or module of the experiment that has got a gradient and is not the model's."""
+    """Return a line on a parameter or module of the experiment, or of a variable that its code reads, that has got a
+    gradient and is not the model's."""
     parameter_ids = {id(parameter) for parameter in training.model.parameters()}
     for name, value in vars(training.experiment).items():
         items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
         parameters = [each for each in items if isinstance(each, nn.Parameter)]
         parameters += [each for module in items if isinstance(module, nn.Module) for each in module.parameters()]
         if any(each.grad is not None and id(each) not in parameter_ids for each in parameters):
-            return [
-                f"self.{name} gets a gradient and is no part of the model, so that no optimizer changes it: make it a"
-                " part of what model(hp) returns, or set its requires_grad to False"
-            ]
+            return [UNTRAINED.format(name=f"self.{name}")]
+    with suppress(Exception):  # objects of the user's, which may raise anything
+        for path, tensor in learned_outside(training.model, training.experiment):
+            if tensor.grad is not None:
+                return [UNTRAINED.format(name=path)]
     return []
 
 

@@ -24,6 +24,7 @@ from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.data import in_precision, rows, tensors
 from raygpu.training.torch.experiment import forward
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.training_mode import note_modes, set_training
 
 CHECKPOINT = "checkpoint.pt"
 PLAIN_TYPES: list[Any] = [
@@ -65,6 +66,7 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
                 raise _given_again("buffer " + f"{prefix}.{name}".removeprefix("."), changed=True)
         if sums:
             setattr(module, GIVEN, sums)
+    note_modes(model)
     return model
 
 
@@ -115,7 +117,7 @@ def _with_own_constants(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
 
 def has_batch_norm(model: nn.Module) -> bool:
     """Return whether a layer normalises by the batch in training; one kept in evaluation mode does not."""
-    model.train()
+    set_training(model)
     return any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
 
 

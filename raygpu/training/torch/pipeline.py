@@ -36,6 +36,7 @@ from raygpu.training.torch.reduction import Accumulator, as_parts, divisor
 from raygpu.training.torch.seeding import seed_all, seed_of
 from raygpu.training.torch.solo import prepare_torch
 from raygpu.training.torch.step_memory import StepMemory
+from raygpu.training.torch.training_mode import set_training
 
 WARMUP_STEPS = 10
 """Maximum number of warm-up steps before the timed epoch."""
@@ -98,7 +99,7 @@ class TorchPipeline:
         self.steps_per_epoch = num_batches(self.samples_per_epoch, self.batch_size)
         model = initial_model(experiment, self.hp, trial.seed)
         _require_possible(model, pipeline, settings, self.batch_size)
-        model.train()
+        set_training(model)
         self.notes = notes(model)
         self.chunk = -(-self.batch_size // pipeline.micro_batches)
         """Samples of a micro-batch; where a batch has fewer, the rest is filled."""

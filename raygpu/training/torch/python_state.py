@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import pickle
 import re
-import sys
-import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -25,9 +21,11 @@ from torch import nn
 
 from raygpu.experiment import Hyperparameters
 from raygpu.training.torch.models import GIVEN
+from raygpu.training.torch.training_mode import STAYS, SWITCHED
 from raygpu.training.torch.value_texts import array_text, digest, generator_state, tensor_text
+from raygpu.training.users_files import in_users_file
 
-NO_STATE = frozenset(vars(nn.Module())) | {GIVEN}
+NO_STATE = frozenset(vars(nn.Module())) | {GIVEN, STAYS, SWITCHED}
 """Attributes of modules that are torch's own (parameters, submodules, hooks, the training flag ...), or raygpu's."""
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
 CONSTANT = (*FUNCTIONS, ModuleType, type, logging.Logger)
@@ -40,8 +38,6 @@ METHODS = ("forward", "loss", "metrics", "augment")
 """Methods of a library's classes whose variables are examined; of a user's own classes all are."""
 MOST_FUNCTIONS = 1000
 """Largest number of functions that are followed from one to the next."""
-NOT_USERS = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")
-"""Folders of the standard library and of raygpu."""
 
 
 def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
@@ -51,7 +47,18 @@ def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
     that their methods read; of a module among these that is no part of the model, parameters and buffers too. The
     model's own parameters and buffers are left out, and tensors that autograd has computed.
     """
+    return _read(_Reading(model), model, experiment)
+
+
+def learned_outside(model: nn.Module, experiment: object) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors that require a gradient and are no part of the model, with their paths: where `plain_state`
+    looks, as in a loss that is a global variable."""
     reading = _Reading(model)
+    _read(reading, model, experiment)
+    return reading.learned
+
+
+def _read(reading: _Reading, model: nn.Module, experiment: object) -> dict[str, str]:
     attribute_texts = dict(reading.of_object(experiment, type(experiment).__name__))
     for path, module in model.named_modules():
         attribute_texts |= reading.of_object(module, f"{type(module).__name__}{'.' if path else ''}{path}")
@@ -79,6 +86,8 @@ class _Reading:
         self._followed: set[int] = set()
         self.kept_modules: list[tuple[nn.Module, str]] = []
         """Modules that were found, are no part of the model and have not been read, with their paths."""
+        self.learned: list[tuple[str, torch.Tensor]] = []
+        """Tensors that require a gradient and are no part of the model, with their paths."""
         self.kept_functions: list[tuple[FunctionType, str]] = []
         """The user's functions that were found in attributes and variables, and have not been read."""
 
@@ -136,7 +145,11 @@ class _Reading:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | PurePath | Hyperparameters):
             return repr(value)  # of `hp` it counts as no reading
         if isinstance(value, torch.Tensor):
-            return "tensor" if id(value) in self._parameters else tensor_text(value)
+            if id(value) in self._parameters:
+                return "tensor"
+            if value.requires_grad and value.is_leaf:
+                self.learned.append((path, value))
+            return tensor_text(value)
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             return array_text(value)
         if (state := generator_state(value)) is not None:
@@ -220,27 +233,6 @@ def _names(code: CodeType) -> set[str]:
 
 def _is_own_code(function: FunctionType) -> bool:
     return in_users_file(function.__code__.co_filename) and _is_users(function.__module__ or "")
-
-
-def in_users_file(file: str) -> bool:
-    """Return whether a file is the user's own: not of an installed package, the standard library or raygpu."""
-    if "site-packages" in file or "dist-packages" in file or file.startswith(NOT_USERS):
-        return False
-    folders = (f"{folder.rstrip(os.sep)}{os.sep}" for folder in sys.path if folder)
-    return not any(
-        file.startswith(folder) and file[len(folder) :].partition(os.sep)[0] in _installed_in(folder)
-        for folder in folders
-    )
-
-
-@cache
-def _installed_in(folder: str) -> frozenset[str]:
-    """Return the names of the files and folders that packages have in a folder, as by `pip install --target`."""
-    names = set()
-    for record in Path(folder).glob("*.dist-info/RECORD"):
-        lines = record.read_text("utf-8", "replace").splitlines()
-        names |= {line.partition(",")[0].partition("/")[0] for line in lines}
-    return frozenset(names)
 
 
 def _is_users(module: str) -> bool:

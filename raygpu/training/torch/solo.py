@@ -21,8 +21,9 @@ from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied
 from raygpu.training.torch.evaluation_batch import EvaluationBatch
-from raygpu.training.torch.experiment import forward, overrides, summed_loss, training_loss, training_turns
+from raygpu.training.torch.experiment import forward, look, training_loss, training_turns
 from raygpu.training.torch.experiment_optimizer import AnyOptimizer, make_optimizer
+from raygpu.training.torch.full_precision import metrics_of
 from raygpu.training.torch.host_copy import host_copy
 from raygpu.training.torch.loss_scale import LossScale
 from raygpu.training.torch.models import (
@@ -47,6 +48,7 @@ from raygpu.training.torch.reduction import (
 from raygpu.training.torch.seeding import OF_OPTIMIZER, own_draws, seed_all
 from raygpu.training.torch.several_optimizers import SeveralOptimizers, TurnGradient
 from raygpu.training.torch.step_gradient import StepGradient
+from raygpu.training.torch.training_mode import set_training
 from raygpu.training.torch.unsaved_state import unsaved
 
 FEW = 2
@@ -175,7 +177,7 @@ class TorchSolo(Training):
 
         most: steps that are taken at most.
         """
-        self.model.train()
+        set_training(self.model)
         settings = self.optimizer_settings.in_epoch(epoch)
         self.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
@@ -277,7 +279,7 @@ class TorchSolo(Training):
             with self.autocast():
                 outputs = forward(self.model, inputs)
                 loss = self.experiment.loss(copied(outputs), copied(targets))  # it may change them
-                values = scores(loss, self.experiment.metrics(outputs, targets))
+                values = scores(loss, metrics_of(self.experiment, outputs, targets, self.device))
             for name, value in values.items():
                 sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
         return {name: each.value().item() for name, each in sums.items()}
@@ -323,10 +325,10 @@ class TorchSolo(Training):
         batches = [order[:FEW], order[-FEW:]]
 
         def step(experiment: Experiment, model: nn.Module, place: int) -> Any:
-            """Return the loss of a few samples; a step of the experiment's own may take gradients itself."""
-            inputs, targets = self.data.train_batch(1, batches[0 if self.data.in_order else place])
-            with torch.set_grad_enabled(overrides(experiment, "training_step")), self.autocast():
-                return summed_loss(experiment, model, inputs, targets, self.hp)
+            """Return the loss of a few samples."""
+            chosen = batches[0 if self.data.in_order else place]
+            with self.autocast():
+                return look(experiment, model, partial(self.data.train_batch, 1, chosen), self.hp)
 
         @torch.no_grad()
         def evaluate(experiment: Experiment, model: nn.Module) -> None:
@@ -335,7 +337,7 @@ class TorchSolo(Training):
             with self.autocast():
                 outputs = forward(model, inputs)
                 experiment.loss(copied(outputs), copied(targets))
-                experiment.metrics(outputs, targets)
+                metrics_of(experiment, outputs, targets, self.device)
 
         if (line := unsaved(self.model, self.experiment, unaveraged(state), step, evaluate)) is not None:
             self.notes.append(line)

@@ -16,6 +16,7 @@ from raygpu.training.torch.parameter_traits import changed_freezing, frozen
 from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.training_mode import set_training
 
 Step = Callable[[Experiment, nn.Module, int], Any]
 """Function that runs a training step without the optimizer, on one of two small batches, 0 or 1; returns its loss."""
@@ -51,12 +52,12 @@ def _unsaved(
 ) -> str | None:
     """Return the name of an attribute, buffer or parameter that a training has after a step, and one that went on from
     a checkpoint right before that step has not."""
-    model.train()
+    set_training(model)
     trained, going_on = (deep_copy((experiment, model)) for _ in range(2))
     trained[1].load_state_dict(saved)
     _seeded(step, *trained, 0)
     _evaluated(evaluate, *trained)  # as between two epochs
-    trained[1].train()
+    set_training(trained[1])
     going_on[1].load_state_dict(trained[1].state_dict())
     if (name := changed_freezing(frozen(going_on[1]), trained[1])) is not None:
         return name

@@ -37,6 +37,27 @@ def test_random_numbers_depend_on_the_sample_and_the_epoch_alone() -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
 
 
+def test_samples_that_set_epoch_may_change_are_in_no_cache() -> None:
+    class Staged(Rows):
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __getitem__(self, row: int) -> Any:
+            return np.array([row, self.epoch]), row % 3
+
+    samples = samples_of(dataset_splits(Staged(), 0.2))
+    assert [samples.batch([2], epoch)[0][""][0, 1] for epoch in (1, 3, 2, 1)] == [1, 3, 2, 1]
+    assert [pickle.loads(pickle.dumps(samples)).batch([2], epoch)[0][""][0, 1] for epoch in (3, 1)] == [3, 1]
+    rows = torch.utils.data.Subset(Staged(), range(20)), torch.utils.data.Subset(Staged(), range(20, 30))
+    rows[1].dataset = rows[0].dataset
+    parts = dataset_splits(*rows)
+    train, validation = samples_of(parts), samples_of(parts, "validation")
+    read = [(each, epoch) for epoch in (1, 2, 3) for each in (train, validation)]
+    assert [each.batch([2], epoch if each is train else 1)[0][""][0, 1] for each, epoch in read] == [1, 1, 2, 1, 3, 1]
+    with pytest.raises(ValueError, match=r"cache: read True; train samples cannot be kept: set_epoch\(\)"):
+        dataset_splits(Staged(), 0.2, cache=True)
+
+
 def test_what_another_thread_draws_makes_no_sample_random() -> None:
     """As the thread in which Ray starts draws a port."""
     draws = iter([True])

@@ -91,6 +91,25 @@ def test_a_name_that_only_large_batches_read_is_part_of_the_signature() -> None:
     assert "scale" not in names_read(Of(OfTheBatch), Trial("t0000", 0, {**hp, "batch_size": 8}), few())
 
 
+class OfForces(Head):
+    """Takes a gradient by its inputs while it trains, as a model of energies and forces does."""
+
+    def __init__(self, hp: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.hp = hp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return super().forward(x)
+        places = x.clone().requires_grad_()
+        (forces,) = torch.autograd.grad(super().forward(places).square().sum(), places, create_graph=True)
+        return super().forward(x) + self.hp["weight"] * forces.square().sum()
+
+
+def test_a_model_that_takes_gradients_in_training_shows_its_names() -> None:
+    assert "weight" in names_read(Of(OfForces), Trial("t0000", 0, {"lr": 0.1, "weight": 2.0}), few())
+
+
 def test_which_names_there_are_is_part_of_the_signature() -> None:
     def model(hp: Mapping[str, Any]) -> nn.Module:
         depth = sum(name.startswith("layer") for name in hp)

@@ -61,6 +61,22 @@ def test_a_loss_of_its_own_may_have_the_classes_last() -> None:
     assert OwnLoss().metrics(right[:, :5], labels[:, :5]) == {}, "as many steps as classes"
 
 
+@pytest.mark.parametrize("ignored", [-100, -1, 255, 5])
+def test_class_indices_of_no_class_do_not_count(ignored: int) -> None:
+    """As the pixels of an `ignore_index`, of a loss of the experiment's own and in arrays too."""
+    labels = torch.where(torch.arange(12) < 4, LOGITS.argmax(1), LABELS)
+    targets = torch.where(torch.arange(12) < 6, labels, ignored)
+    wanted = accuracy(OwnLoss(), LOGITS[:6], labels[:6])
+    assert wanted > 0.5
+    for kind in (OwnLoss(), DEFAULTS):
+        assert accuracy(kind, LOGITS, targets) == pytest.approx(wanted)
+        members = torch.vmap(lambda outputs, kind=kind: kind.metrics(outputs, targets)["accuracy"])(LOGITS[None])
+        assert float(members) == pytest.approx(wanted)
+    if ignored > 0:
+        assert accuracy(OwnLoss(), LOGITS, targets.to(torch.uint8)) == pytest.approx(wanted)
+    assert accuracy(OwnLoss(), LOGITS, torch.full((12,), ignored)) == 0
+
+
 @pytest.mark.parametrize(
     ("outputs", "targets"),
     [((12, 1), (12,)), ((12, 1), (12, 1)), ((12,), (12,)), ((12, 5), (12, 5)), ((12, 1, 4, 4), (12, 4, 4)),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raygpu.training.torch.python_state import in_users_file
+from raygpu.training.users_files import in_users_file
 
 
 def test_files_of_installed_packages_are_not_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
