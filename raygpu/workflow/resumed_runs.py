@@ -14,7 +14,7 @@ from raygpu.errors import BadInput
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import KINDS, RunDirectory
 
-STATE = 5
+STATE = 6
 """Version of the state that a run keeps for `--resume`; another one cannot be read."""
 VERSION, BEGUN, SETS, TOTALS = "state", "begun", "begun_sets", "totals"
 """Keys, in the run's state, of this version, of the fixed fields at the start, of a sweep's number of sets there, and
