@@ -239,21 +239,6 @@ def test_every_sampler_learns(algorithm: str, known: int) -> None:
     assert sum(map(objective, learned)) < sum(map(objective, random))
 
 
-@pytest.mark.parametrize(("numbers", "together"), [(2, 8), (6, 8), (10, 8), (15, 16)])
-@pytest.mark.parametrize("fails", [False, True])
-def test_cmaes_learns_from_every_trial_after_the_first_generation(numbers: int, together: int, fails: bool) -> None:
-    """Trials beyond those from which it learns together would be thrown away, as the rest of a failed one's would."""
-    pytest.importorskip("cmaes")
-    space = parse({f"x{i}": {"uniform": [-3.0, 3.0]} for i in range(numbers)}, "cmaes")
-    search = OptunaSampler(space, Generations.equal(56, 8), 0, [False], algorithm="cmaes")
-    while not search.finished:
-        for trial in [*iter(search.next, None)]:
-            score = sum((x - 1) ** 2 for x in trial.hyperparameters.values())
-            search.tell(trial.trial_id, None if fails and trial.trial_id.endswith("2") else score)
-    drawn = [trial.system_attrs.get("cma:generation") for trial in search._study.trials]
-    assert drawn == [None] * 8 + [place // together for place in range(48)]
-
-
 def test_a_gaussian_process_learns_beside_a_trial_that_diverged() -> None:
     space = parse({"x": {"uniform": [-2.0, 2.0]}, "y": {"uniform": [-2.0, 2.0]}}, "gp")
     search, scores = OptunaSampler(space, Generations.equal(20, 4), 2, [False], algorithm="gp"), list[float]()
