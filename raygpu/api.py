@@ -34,6 +34,7 @@ from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.clock import begin_call
 from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trial_record import cut_short
 from raygpu.workflow.by_value import named
 from raygpu.workflow.opened_run import BalanceRun, PackRun, PlaceRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
 from raygpu.workflow.promotion import DIVERGED, NO_SCHEDULE, promoted, with_sweep_settings
@@ -225,6 +226,7 @@ def _of_trial(trial: SweepTrial) -> dict[str, Any]:
         score=trial.score,
         score_epoch=trial.score_epoch,
         epochs=config.epochs or trial.epochs,
+        ended=cut_short(trial.status, trial.epochs, config.epochs),
     )
     values = with_sweep_settings(values, config, trial.sweep.directory.read_run().get("mlflow_run_id"))
     return values | {"runs_dir": config.runs_dir}

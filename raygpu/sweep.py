@@ -152,7 +152,7 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
     COMMAND.require_resumable(overrides)
     config = earlier.read_config(overrides)
     require_no_fewer(earlier, config)
-    require_same_sweep(earlier, config)
+    require_same_sweep(earlier)
     return config
 
 

@@ -66,7 +66,7 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary == result.summary
     assert (summary["completed"], summary["diverged"], summary["failed"], summary["stopped_early"]) == (2, 1, 3, 0)
-    best = {"trial_id": "t0000", "score": 0.3, "epoch": 3, "best_epoch": 3, "epochs": 3}
+    best = {"trial_id": "t0000", "score": 0.3, "epoch": 3, "best_epoch": 3, "epochs": 3, "ended": None}
     assert summary["best"] == {**best, "hyperparameters": {"kind": "good"}}
     assert summary["plan"]["trials_per_gpu"] == 2
     assert summary["gpus"][0]["uuid"] is None

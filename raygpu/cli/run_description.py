@@ -47,6 +47,7 @@ def _outcome(summary: Mapping[str, Any]) -> list[str]:
         best_label = f"set** `{best['set_id']}`" if "set_id" in best else f"trial** `{best['trial_id']}`"
         mean = f" (mean of {best['repeats']} repeats)" if "set_id" in best else ""
         first = f"**Best {best_label}: {summary['metric']} {score}{mean}, with {values}."
+        first += f" Trial `{best['trial_id']}` was {best['ended']}." if best.get("ended") else ""
     if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
         first += f" On the test data: {tested.line(summary['metric'])}."
     if summary["data"] == "synthetic":
@@ -71,6 +72,7 @@ def training_description(config: TrainConfig, folder: RunDirectory, summary: Map
     """Return the description of a production training. summary: of its end; None while it runs."""
     source = config.source
     lineage = f", from trial `{source['trial_id']}` of the sweep `{source['sweep']}`" if "trial_id" in source else ""
+    lineage += f", which was {source['ended']}" if "ended" in source else ""
     parts = [
         f"**Training** of `{config.code_name}`{lineage}.",
         f"**Hyper-parameters**: {hyperparameters(config.hyperparameters)}.",

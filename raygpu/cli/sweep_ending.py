@@ -67,6 +67,7 @@ def ending(
     else:
         if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
             lines.append(tested.line(summary["metric"]))
+        lines += [cut_short_line(summary["best"])] if summary["best"].get("ended") else []
         lines += _best(summary["best"], folder)
     lines += [line for line in where if line is not None]
     if interrupted:
@@ -80,6 +81,14 @@ def out_of_time(summary: Mapping[str, Any], folder: RunDirectory) -> str:
     return (
         f"time_budget_s is used up, with {summary['interrupted']} trials under way and {summary['num_trials'] - begun}"
         f" not begun; for as long again: {folder.resumed_by('sweep')}"
+    )
+
+
+def cut_short_line(best: Mapping[str, Any]) -> str:
+    """Return a line on a best trial that ended before its last epoch. best: its part of the summary."""
+    return (
+        f"the best trial, {best['trial_id']}, was {best['ended']}: its score is of what it had reached, and a training"
+        " with all epochs may come to a worse one"
     )
 
 

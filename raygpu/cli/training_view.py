@@ -126,6 +126,8 @@ def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     lines = [f"train {config.name}: {description}; {direction} {config.metric} wins"]
     if {"trial_id", "sweep"} <= config.source.keys():
         lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{_trial_score(config)}")
+        if ended := config.source.get("ended"):
+            lines.append(f"that trial was {ended}: what it would have reached by its last epoch is not known")
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
@@ -153,7 +155,8 @@ def ending(config: TrainConfig, history: History, batch: int | None, on_test: Sc
         lines.append(f"the function ended by itself after {history.epoch} of {history.epochs} epochs")
     if best is not None:
         trial = config.source.get("score") if unlike_trial(config) is None else None
-        compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
+        ended = f", {config.source['ended']}" if config.source.get("ended") else ""
+        compared = f"; the trial's was {trial:.6g}{ended}" if trial is not None else ""
         lines.append(f"{config.metric} {best.score:.6g} after epoch {best.epoch}{compared}")
         if on_test is not None:
             lines.append(on_test.line(config.metric, "the training"))

@@ -14,7 +14,7 @@ from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.whole_files import write_whole
 from raygpu.search.command_line import filled
-from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trial_record import TrialRecord, cut_short
 from raygpu.search.trials import Trial
 
 
@@ -39,6 +39,7 @@ def write_best(
         score_epoch=best.score_epoch,
         epochs=config.epochs or best.epochs,
         of_set=score,
+        ended=cut_short(best.status, best.epochs, config.epochs),
     )
     overrides = dict(values or {})
     source = trial_values["source"] | overrides.pop("source", {})
@@ -83,11 +84,13 @@ def training_values(
     score_epoch: int | None,
     epochs: int | None,
     of_set: Mapping[str, Any] | None = None,
+    ended: str | None = None,
 ) -> dict[str, Any]:
     """Return the values of a TrainConfig that trains a trial again; without those that are None.
 
     sweep: name of its run. score_epoch: epoch of the score. epochs: number of epochs to train. of_set: score of the
-    set that the trial repeats, in place of its own, as the summary has it.
+    set that the trial repeats, in place of its own, as the summary has it. ended: where the trial ended before its last
+    epoch, how.
     """
     direction = "max" if config.maximize else "min"
     source: dict[str, Any] = {"sweep": sweep, "trial_id": trial.trial_id, "data_seed": config.seed}
@@ -95,6 +98,8 @@ def training_values(
         source |= {"score": score, "epoch": score_epoch, "score_of": f"{config.score} epoch"}
         source |= {"metric": config.metric, "direction": direction, "folds": config.folds}
         source |= {name: value for name, value in (of_set or {}).items() if name != "scores"}
+    if ended is not None:
+        source["ended"] = ended
     if config.data.synthetic:
         source["data"] = "synthetic"
     if (line := command_line(config, trial)) is not None:

@@ -103,8 +103,9 @@ def explore(
     """Return a trial's values with new ones of the parameters; a parameter that it does not have is left out.
 
     With probability `resample` a value is drawn from the parameter's distribution. Otherwise a number is multiplied by
-    one of FACTORS, and of a choice the value before or after it is taken. Adam's betas are two numbers below 1: of each
-    its distance to 1 is multiplied. Beside nesterov, which needs one, a momentum does not become 0.
+    one of FACTORS, or becomes the next of its steps where that would change nothing, and of a choice the value before
+    or after it is taken. Adam's betas are two numbers below 1: of each its distance to 1 is multiplied. Beside
+    nesterov, which needs one, a momentum does not become 0.
     """
     new = {p.name: _explored(rng, values[p.name], p, resample) for p in parameters if p.name in values}
     if values.get("nesterov") and new.get("momentum") == 0:
@@ -123,18 +124,31 @@ def _explored(rng: random.Random, value: Any, parameter: Parameter, resample: fl
         return parameter.draw(rng.getrandbits(32), 0)
     if isinstance(value, list | tuple):
         return [max(0.0, 1 - (1 - each) * rng.choice(FACTORS)) for each in value]
-    return _within(value * rng.choice(FACTORS), value, parameter)
+    return _within(rng.choice(FACTORS), value, parameter)
 
 
-def _within(new: float, old: Any, parameter: Parameter) -> Any:
-    """Return a changed number on its parameter's steps, and within its range where that binds."""
+def _within(factor: float, old: Any, parameter: Parameter) -> Any:
+    """Return a multiplied number on its parameter's steps, and within its range where that binds."""
     kind, arguments = parameter.kind, parameter.arguments
-    if kind.startswith("q"):
-        new = quantized(new, arguments[2]) or old  # from 0 no factor leads away
+    new = old * factor
+    if kind.startswith("q") or "int" in kind:
+        new = _stepped(new, old, parameter, arguments[2] if kind.startswith("q") else 1, up=(factor > 1) == (old >= 0))
     if parameter.name in BOUNDED:
         low, high = parameter.ends()[:2] if kind != "constant" and parameter.ends() else (0.0, max(old, 0.999))
         new = min(max(new, low), high)
     return round(new) if "int" in kind else new
+
+
+def _stepped(new: float, old: float, parameter: Parameter, step: float, *, up: bool) -> float:
+    """Return the step that lies nearest to a changed number; the next one in the direction of the change where that is
+    no change, and the old number where that is 0 or outside the range."""
+    new = quantized(new, step)
+    if new and (new > old if up else new < old):
+        return new
+    further = quantized(old + step if up else old - step, step)
+    low, high = parameter.ends() or (-math.inf, math.inf)
+    highest = high - 1 if parameter.kind in ("randint", "lograndint") else high  # there it is excluded
+    return further if further and low <= further <= highest else old
 
 
 def draws(seed: int, epoch: int, trial_id: str) -> random.Random:

@@ -57,11 +57,9 @@ def optuna_sampler(algorithm: str, space: Space, *, seed: int, generation: int, 
             case "gp":
                 return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
             case "cmaes":
-                # A generation that is wider than CMA-ES's own would be drawn from one distribution and partly thrown
-                # away.
-                default = 4 + math.floor(3 * math.log(len(_numbers(space))))
+                popsize = _cmaes_generation(len(_numbers(space)), generation)
                 return samplers.CmaEsSampler(
-                    seed=seed, popsize=max(default, generation), warn_independent_sampling=False, n_startup_trials=1
+                    seed=seed, popsize=popsize, warn_independent_sampling=False, n_startup_trials=1
                 )
             case "nsgaii":
                 return samplers.NSGAIISampler(seed=seed, population_size=max(2, generation))
@@ -69,6 +67,16 @@ def optuna_sampler(algorithm: str, space: Space, *, seed: int, generation: int, 
         # one hyper-parameter at a time.
         grouped = not several and any(parameter.when for parameter in space.parameters)
         return samplers.TPESampler(seed=seed, constant_liar=True, multivariate=not several, group=grouped)
+
+
+def _cmaes_generation(num_numbers: int, generation: int) -> int:
+    """Return the number of trials that CMA-ES learns from together: whole generations of the search, as near to its own
+    default as they come.
+
+    What it has been given beyond that number is thrown away, and what is drawn before is of the same distribution.
+    """
+    default = 4 + math.floor(3 * math.log(num_numbers))
+    return generation * max(1, round(default / generation))
 
 
 def notes(algorithm: str, space: Space) -> list[str]:

@@ -4,7 +4,8 @@ population = Population(section, parameters, populations(trials, names), epochs=
 orders = population.exchange(5, [MemberScores("t0000", {5: Reached(0.9, {"lr": 0.1})}, {})])  # None: wait for others
 
 Where all trials train at once, an interval is decided when the last of them has got there, so that the result depends
-on the seed alone. Where they do not, or where one is missing, a trial is compared with those that have been there.
+on the seed alone. Where they do not, or where one is missing, a trial is compared with those that have been there, and
+the best ones' parameters are kept for those that come later.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Population:
         self._last: dict[str, int] = {}
         self._away: set[str] = set()
         self._ended: set[str] = set()
+        self._apart: set[str] = set()
+        """Populations with trials that begin only once others have ended."""
 
     def exchange(self, epoch: int, reports: Sequence[MemberScores]) -> Orders | None:
         """Take in the reports of one worker's trials at an interval; return their orders, None to wait.
@@ -114,9 +117,13 @@ class Population:
 
     def missing(self, epoch: int, group: str) -> list[str]:
         """Return the trials of a population that an interval waits for."""
-        if not self.together:
+        if not self._waits(group):
             return []
         return [name for name in self._alive(group) if name not in self._away and self._last.get(name, 0) < epoch]
+
+    def _waits(self, group: str) -> bool:
+        """Return whether trials of a population wait for each other."""
+        return self.together and group not in self._apart
 
     def _alive(self, group: str) -> list[str]:
         return [name for name, trial_group in self.groups.items() if trial_group == group and name not in self._ended]
@@ -126,7 +133,7 @@ class Population:
         reached, decided = self._reached[epoch], self._decided[epoch]
         members = [name for name in sorted(reached) if self.groups[name] == group]
         standing = [name for name in members if name not in decided and self._last.get(name) == epoch]
-        if not self.together:
+        if not self._waits(group):
             standing = [name for name in standing if name in asking]
         scores = [(name, self._score(epoch, name)) for name in members]
         lowest, highest = quantiles(scores, self.section.quantile)
@@ -155,15 +162,17 @@ class Population:
         changes = {name: change for name in names if (change := decided[name]) is not None}
         ended = tuple(name for name in names if decided[name] is None and not math.isfinite(reached[name].score))
         wanted = {change.donor for name, change in decided.items() if change is not None and name not in names}
-        if not self.together:
-            wanted |= {name for name in names if self._may_give(epoch, name, names)}
+        wanted |= {name for name in names if self._may_give(epoch, name, names)}
         save = tuple(name for name in names if name in wanted and name not in self._saved[epoch])
         return Orders(changes, save, ended, self._obsolete())
 
     def _may_give(self, epoch: int, name: str, names: Sequence[str]) -> bool:
         """Return whether a trial that comes later may still take over this one's parameters."""
         group = self._alive(self.groups[name])
-        if all(other in names or self._last.get(other, 0) > epoch for other in group):
+        later = [other for other in group if other not in names and self._last.get(other, 0) <= epoch]
+        if self._waits(self.groups[name]):
+            later = [other for other in later if other in self._away]
+        if not later:
             return False
         most = math.ceil(len(group) * self.section.quantile)
         score = self._score(epoch, name)
@@ -198,6 +207,11 @@ class Population:
     def leave(self, trial_ids: Collection[str], *, ended: bool) -> None:
         """Note that trials are not under way: no interval waits for them until they report. ended: whether for good."""
         (self._ended if ended else self._away).update(set(trial_ids) & self.groups.keys())
+
+    def follow(self, trial_ids: Collection[str]) -> None:
+        """Note that trials begin only once others have ended: in their populations nobody waits any more."""
+        self.leave(trial_ids, ended=False)
+        self._apart |= {self.groups[name] for name in trial_ids if name in self.groups}
 
     def forget(self, trial_ids: Iterable[str]) -> None:
         """Remove all that trials have reported, which train again from the beginning."""

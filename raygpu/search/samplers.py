@@ -162,6 +162,8 @@ class OptunaSampler:
         self._maximize = maximize
         self._fits_values = algorithm == "gp"
         """Whether the sampler fits a function to the scores themselves, rather than to their order."""
+        self._ranks_failed = algorithm == "cmaes"
+        """Whether a trial that failed counts as the worst: CMA-ES learns from whole generations alone."""
         self._given = 0
         self._asked: dict[str, Any] = {}
         self._ready: list[Trial] = []
@@ -230,10 +232,9 @@ class OptunaSampler:
             values = self._values(self._scores.pop(trial_id), self._further.pop(trial_id))
             asked = self._asked.pop(trial_id)
             if values is None:
-                self._study.tell(asked, state=self._failed)
                 self._without_score[trial_id] = asked
-            else:
-                self._study.tell(asked, values)
+                values = self._worst() if self._ranks_failed else None
+            self._study.tell(asked, values, state=self._failed if values is None else None)
 
     def _values(self, score: float | None, further: Sequence[float | None]) -> list[float] | None:
         """Return what Optuna is told; None for a trial that failed. Optuna leaves a trial that is told NaN or infinity

@@ -30,6 +30,16 @@ def changed(begun: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, An
     return {**begun, **{name: value for change in changes for name, value in change.values.items()}}
 
 
+def cut_short(status: str, epochs: int, of_epochs: int | None) -> str | None:
+    """Return at which epoch a trial was stopped or interrupted, for a person; None if it got to its last one.
+
+    of_epochs: number of epochs of a trial; None if unknown.
+    """
+    if status not in ("stopped", "interrupted") or of_epochs is None or epochs >= of_epochs:
+        return None
+    return f"{status} at epoch {epochs} of {of_epochs}"
+
+
 @dataclass(slots=True)
 class TrialRecord:
     """The record of a trial: a row of `trials.csv` and a child run in MLflow."""

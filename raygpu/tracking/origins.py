@@ -29,6 +29,8 @@ class Origin:
     """Parameters of the run."""
     metrics: Mapping[str, float]
     """Last metrics of the run."""
+    stopped: str | None
+    """Reason why the trial ended before its last epoch; None if it did not."""
     diverged: bool
     """Whether the trial diverged; its metrics do not show it, since MLflow keeps an infinite loss as a large number."""
 
@@ -61,5 +63,6 @@ def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: 
             raise BadInput(f"--from: no run {run_id} in {redacted(uri)}; name the store by --tracking.uri") from error
         raise fault from error
     trial_id = run.data.tags.get("raygpu.trial_id") if kind == "trial" else None
-    name, diverged = parent.data.tags["raygpu.name"], "raygpu.diverged" in run.data.tags
-    return Origin(name, sweep_run_id, folder, trial_id, dict(run.data.params), dict(run.data.metrics), diverged)
+    tags, data = run.data.tags, (dict(run.data.params), dict(run.data.metrics))
+    stopped, diverged = tags.get("raygpu.stopped"), "raygpu.diverged" in tags
+    return Origin(parent.data.tags["raygpu.name"], sweep_run_id, folder, trial_id, *data, stopped, diverged)

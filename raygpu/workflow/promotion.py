@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raygpu.config import SweepConfig, TrainConfig, load, read_toml
 from raygpu.config.loading import laid_over
@@ -23,6 +23,9 @@ from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.tracking.values import MAX_PARAM, allowed_name, distinct_name, text
 from raygpu.tracking.winner_files import winner_checkpoint
+
+if TYPE_CHECKING:
+    from raygpu.tracking.origins import Origin
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """Form of an MLflow run's id."""
@@ -151,18 +154,16 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     if not is_best and sweep.population.interval is not None:
         why = NO_SCHEDULE.format(trial_id=run.trial_id, instead="name the sweep's run")
         raise BadInput(f"--from: run {run_id}: {why}")
-    values = best if is_best else _of_trial(sweep, run.sweep, str(run.trial_id), run.params, run.metrics)
+    values = best if is_best else _of_trial(sweep, run)
     assert values is not None
     values = with_sweep_settings(values, sweep, run.sweep_run_id)
     values["tracking"] = tracking.model_dump()
     return Promotion(run.sweep, values, Path.cwd(), winner_checkpoint(files) if is_best and checkpoint else None)
 
 
-def _of_trial(
-    config: SweepConfig, sweep: str, trial_id: str, params: Mapping[str, str], metrics: Mapping[str, float]
-) -> dict[str, Any]:
+def _of_trial(config: SweepConfig, run: Origin) -> dict[str, Any]:
     """Return the content that `best.toml` would have for a trial, by what MLflow keeps of it."""
-    scoring = Scoring.of(config)
+    scoring, metrics, trial_id = Scoring.of(config), run.metrics, str(run.trial_id)
     score, score_epoch = replace(scoring, metric=allowed_name(scoring.metric)).value(metrics), None
     if config.score == "best" and "best/score" in metrics:
         score, score_epoch = metrics["best/score"], int(metrics["best/epoch"])
@@ -172,7 +173,7 @@ def _of_trial(
     def kept_text(name: str) -> str | None:
         """Return a hyper-parameter's text, by the name that it got in MLflow beside those before it."""
         names.append(distinct_name(name, names))
-        return params.get(names[-1])
+        return run.params.get(names[-1])
 
     hyperparameters = space.from_texts(kept_text, lambda value: text(value)[:MAX_PARAM])
     try:
@@ -180,7 +181,10 @@ def _of_trial(
     except ValueError as error:
         raise BadInput(f"--from: raygpu.trial_id: {error}") from error
     trial = Trial(trial_id, seed, hyperparameters)
-    return training_values(config, sweep, trial, score=score, score_epoch=score_epoch, epochs=config.epochs)
+    ended = run.stopped if run.stopped in (None, "interrupted") else f"stopped early ({run.stopped})"
+    return training_values(
+        config, run.sweep, trial, score=score, score_epoch=score_epoch, epochs=config.epochs, ended=ended
+    )
 
 
 def with_sweep_settings(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:

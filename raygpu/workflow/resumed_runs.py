@@ -14,7 +14,7 @@ from raygpu.errors import BadInput
 from raygpu.records import slurm_job
 from raygpu.records.run_directory import KINDS, RunDirectory
 
-STATE = 5
+STATE = 6
 """Version of the state that a run keeps for `--resume`; another one cannot be read."""
 VERSION, BEGUN, SETS, TOTALS = "state", "begun", "begun_sets", "totals"
 """Keys, in the run's state, of this version, of the fixed fields at the start, of a sweep's number of sets there, and
@@ -22,10 +22,11 @@ of its numbers of trials and repeats at its last start, of which there cannot be
 OF_SWEEP: Mapping[str, Any] = {
     **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
     **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
-    **dict.fromkeys(("start", "search", "stopping", "population", "space"), True),
-    "script": {"metrics"},
+    **dict.fromkeys(("start", "start_from", "start_best", "search", "stopping", "population", "space"), True),
+    **dict.fromkeys(("racing", "script", "gpu"), True),
 }
-"""Fields that stay as they were at a sweep's start. Those of `[gpu]` do, whatever the file says (`read_config`)."""
+"""Fields that stay as they were at a sweep's start. `[gpu]` is compared as the file has it: what was chosen in place of
+auto is kept beside it (`read_config`)."""
 ACCUMULATE = "accumulate"
 """Field that may change where the run's state has the global batch, which a resume then takes: it sets the size of the
 parts alone."""
@@ -44,7 +45,7 @@ STATE_FILES = "experiment_state-*.json"
 
 def begun_sweep(folder: RunDirectory) -> dict[str, Any]:
     """Return what a resumed sweep is compared with, for the state of a run whose configuration is written."""
-    config = folder.read_config()
+    config = load(folder.config, {}, SweepConfig)
     return {VERSION: STATE, BEGUN: _fields(config, OF_SWEEP), SETS: config.trials, TOTALS: _totals(config)}
 
 
@@ -59,10 +60,10 @@ def begun_sets(folder: RunDirectory) -> int | None:
     return noted[SETS] if noted.get(VERSION) == STATE else None
 
 
-def require_same_sweep(folder: RunDirectory, config: SweepConfig) -> None:
-    """Raise BadInput if another version of raygpu began the sweep, or if a field has changed that cannot."""
+def require_same_sweep(folder: RunDirectory) -> None:
+    """Raise BadInput if another version of raygpu began the sweep, or if its file has changed in what cannot."""
     if _has_begun(folder, kept=bool(fnmatch.filter(folder.tune.files(), STATE_FILES))):
-        _require_same(folder, folder.read_run()[BEGUN], _fields(config, OF_SWEEP))
+        _require_same(folder, folder.read_run()[BEGUN], _fields(load(folder.config, {}, SweepConfig), OF_SWEEP))
 
 
 def require_same_training(folder: RunDirectory, config: TrainConfig) -> None:

@@ -25,7 +25,7 @@ from raygpu.records.training_progress import History
 from raygpu.records.trial_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
-from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trial_record import TrialRecord, cut_short
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.callable.working_folder import settle
@@ -144,6 +144,7 @@ def _described(records: Records, best: TrialRecord, line: str | None) -> dict[st
         "epoch": best.score_epoch,
         "best_epoch": best.best_epoch,
         "epochs": best.epochs,
+        "ended": cut_short(best.status, best.epochs, records.epochs),
         "hyperparameters": {name: plain(value) for name, value in best.trial.hyperparameters.items()},
     }
     return described if line is None else {**described, "command_line": line}

@@ -60,6 +60,15 @@ def test_the_best_trial_of_a_script_is_run_by_its_command_line() -> None:
     assert "```sh\npython train.py --lr 0.1\nraygpu report" in text
 
 
+def test_a_best_trial_that_was_stopped_is_said_in_the_descriptions_of_sweep_and_training() -> None:
+    ended = {"ended": "stopped at epoch 3 of 9"}
+    text = sweep_description(CONFIG, PLAN, FOLDER, SUMMARY | {"best": SUMMARY["best"] | ended})
+    assert "with lr=0.1. Trial `t0002` was stopped at epoch 3 of 9." in text
+    training = TRAINING.model_copy(update={"source": TRAINING.source | ended})
+    first = training_description(training, FOLDER, None).split("\n\n")[0]
+    assert first.endswith("from trial `t0006` of the sweep `digits`, which was stopped at epoch 3 of 9.")
+
+
 def test_what_is_missing_is_said() -> None:
     lost = SUMMARY | {"best": None, "completed": 0, "stopped_early": 0, "failed": 2, "interrupted": 2}
     text = sweep_description(CONFIG, [], FOLDER, lost)

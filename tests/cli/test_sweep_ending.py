@@ -41,6 +41,16 @@ def test_the_score_on_the_test_data_is_told_before_the_next_command() -> None:
     assert not any(line.startswith("test ") for line in lines(best=best)), "of an earlier version"
 
 
+def test_a_best_trial_that_was_stopped_is_told_before_its_training_is() -> None:
+    best = {"trial_id": "t0006", "score": 0.3, "ended": "stopped at epoch 3 of 27"}
+    found = lines(best=best)
+    place = next(i for i, line in enumerate(found) if line.startswith("the best trial, to train it for production"))
+    assert found[place - 1].startswith(
+        "the best trial, t0006, was stopped at epoch 3 of 27: its score is of what it had"
+    )
+    assert not any("at epoch" in line for line in lines(best=best | {"ended": None}))
+
+
 def test_a_sweep_that_ran_out_of_time_says_what_is_left() -> None:
     said = next(
         line for line in lines(out_of_time=True, num_trials=10, completed=2, interrupted=1) if "used up" in line

@@ -50,3 +50,13 @@ def test_a_trials_score_has_its_own_metric_and_is_compared_with_its_like(
     assert beginning(config, simulated=False)[1] == f"from trial t0001 of sweep search, {named}"
     history = History(Scoring(config.metric, maximize=config.maximize), [], epochs=5, best=Best(0.25, 3))
     assert ("the trial's was 0.3" in ending(config, history, None)[0]) is compared
+
+
+@pytest.mark.parametrize("ended", [None, "stopped at epoch 3 of 27"])
+def test_a_training_says_that_its_trial_was_stopped_early(ended: str | None) -> None:
+    source = {"trial_id": "t0006", "sweep": "digits", "score": 0.3, **({"ended": ended} if ended else {})}
+    values = {"experiment": "a:B", "metric": "loss", "epochs": 27, "hyperparameters": {"lr": 0.1}, "source": source}
+    lines = beginning(TrainConfig.model_validate(values), simulated=False)
+    assert lines[1] == "from trial t0006 of sweep digits, loss 0.3"
+    told = ["that trial was stopped at epoch 3 of 27: what it would have reached by its last epoch is not known"]
+    assert lines[2:] == (told if ended else [])

@@ -12,7 +12,7 @@ from raygpu.config import SweepConfig, TrainConfig
 from raygpu.records.best_trial import training_values, write_best
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.scoring import Scoring
-from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trial_record import Status, TrialRecord
 from raygpu.search.trials import EpochResult, Trial
 
 SPACE = {"lr": {"uniform": [0, 1]}, "betas": {"choice": [[0.9, 0.99]]}, "flag": {"choice": [True]}}
@@ -50,6 +50,25 @@ def test_a_file_has_what_the_trial_was(tmp_path: Path) -> None:
         },
     }
     assert TrainConfig.model_validate(values).hyperparameters == TRIAL.hyperparameters
+
+
+@pytest.mark.parametrize(
+    ("status", "epochs", "ended"),
+    [
+        ("stopped", 3, "stopped at epoch 3 of 6"),
+        ("interrupted", 3, "interrupted at epoch 3 of 6"),
+        ("stopped", 6, None),
+        ("finished", 3, None),
+    ],
+    ids=["stopped", "interrupted", "stopped at its end", "ended by itself"],
+)
+def test_a_file_says_where_its_trial_ended_before_its_last_epoch(
+    tmp_path: Path, status: Status, epochs: int, ended: str | None
+) -> None:
+    folder = RunDirectory.create(tmp_path, "mine")
+    write_best(folder, config(direction="min"), TrialRecord(TRIAL, status, score=0.3, epochs=epochs))
+    values = tomllib.loads(folder.best_toml.read_text())
+    assert (values["epochs"], values["source"].get("ended")) == (6, ended)
 
 
 def test_a_file_has_the_settings_on_which_the_training_depends(tmp_path: Path) -> None:

@@ -119,9 +119,29 @@ def test_steps_are_kept() -> None:
     assert found == {0.6, 0.4}
 
 
-def test_steps_end_at_no_zero_from_which_no_factor_leads_away() -> None:
-    parameter = Parameter("lr", "qloguniform", (1e-4, 1.0, 1e-3), {})
-    assert {explore(random.Random(i), {"lr": 1e-4}, [parameter], 0.0)["lr"] for i in range(20)} == {1e-4}
+@pytest.mark.parametrize(
+    ("name", "distribution", "old", "found"),
+    [
+        ("momentum", {"quniform": [0.0, 0.9, 0.1]}, 0.2, {0.1, 0.3}),
+        ("momentum", {"quniform": [0.0, 0.9, 0.1]}, 0.9, {0.9, 0.7}),
+        ("momentum", {"quniform": [0.0, 0.9, 0.1]}, 0.1, {0.1, 0.2}),
+        ("momentum", {"quniform": [0.0, 0.9, 0.1]}, 0.0, {0.0, 0.1}),
+        ("lr", {"qloguniform": [1e-4, 1.0, 1e-3]}, 1e-4, {1e-4, 1e-3}),
+        ("lr", {"quniform": [0.1, 0.2, 0.1]}, 0.2, {0.1, 0.2}),
+        ("clip_norm", {"randint": [1, 100]}, 2, {1, 3}),
+        ("clip_norm", {"randint": [1, 3]}, 2, {1, 2}),
+        ("clip_norm", {"randint": [0, 100]}, 1, {1, 2}),
+        ("clip_norm", {"qrandint": [2, 40, 2]}, 4, {2, 6}),
+    ],
+    ids=["between", "end", "no 0", "from 0", "beside steps", "rate", "whole", "open end", "no whole 0", "by 2"],
+)  # fmt: skip
+def test_a_factor_that_rounds_back_takes_the_next_step_within_the_range(
+    name: str, distribution: dict[str, Any], old: float, found: set[float]
+) -> None:
+    (parameter,) = parse({name: distribution}).parameters
+    values = [explore(random.Random(i), {name: old}, [parameter], 0.0)[name] for i in range(20)]
+    assert set(values) == found
+    assert all(isinstance(value, int) for value in values) == ("randint" in next(iter(distribution)))
 
 
 def test_what_changes_without_being_named() -> None:

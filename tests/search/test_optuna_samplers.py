@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from raygpu.errors import BadInput
+from raygpu.search.generations import Generations
 from raygpu.search.optuna_samplers import notes, require
+from raygpu.search.samplers import OptunaSampler
 from raygpu.search.space import parse
 
 MIXED: dict[str, Any] = {
@@ -52,3 +54,18 @@ def test_what_is_left_to_chance_is_said() -> None:
         "search: cmaes leaves to chance: hidden, layers (of choices); width2 (that not every trial has)"
     ]
     assert notes("cmaes", parse({"lr": {"uniform": [0, 1]}})) == []
+
+
+@pytest.mark.parametrize(("numbers", "together"), [(2, 8), (6, 8), (10, 8), (15, 16)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_cmaes_learns_from_every_trial_after_the_first_generation(numbers: int, together: int, fails: bool) -> None:
+    """Trials beyond those from which it learns together would be thrown away, as the rest of a failed one's would."""
+    pytest.importorskip("cmaes")
+    space = parse({f"x{i}": {"uniform": [-3.0, 3.0]} for i in range(numbers)}, "cmaes")
+    search = OptunaSampler(space, Generations.equal(56, 8), 0, [False], algorithm="cmaes")
+    while not search.finished:
+        for trial in [*iter(search.next, None)]:
+            score = sum((x - 1) ** 2 for x in trial.hyperparameters.values())
+            search.tell(trial.trial_id, None if fails and trial.trial_id.endswith("2") else score)
+    drawn = [trial.system_attrs.get("cma:generation") for trial in search._study.trials]
+    assert drawn == [None] * 8 + [place // together for place in range(48)]

@@ -105,6 +105,46 @@ def test_where_not_all_train_at_once_nobody_waits_and_later_trials_take_from_ear
     assert not third.changes
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["told by the array before", "counted before the sweep"])
+def test_an_array_that_follows_for_want_of_memory_takes_over_from_the_one_before(known: bool) -> None:
+    found, names = population(16, together=not known), [f"t{i:04d}" for i in range(16)]
+    for epoch in (2, 4):
+        found.follow(names[8:])
+        first = found.exchange(epoch, [report(i, 100.0 + i, epoch) for i in range(8)])
+        assert first is not None
+        assert set(first.save) == {"t0004", "t0005", "t0006", "t0007"}, "a quarter of 16"
+        found.saved(epoch, first.save)
+    found.leave(names[:8], ended=True)
+    for epoch in (2, 4):
+        scores = [-math.inf, *range(1, 8)]
+        later = found.exchange(epoch, [report(8 + i, score, epoch) for i, score in enumerate(scores)])
+        assert later is not None
+        assert set(later.changes) == {"t0008", "t0009", "t0010", "t0011"}, "the worst quarter of all 16"
+        assert {change.donor for change in later.changes.values()} <= set(first.save)
+        assert not later.ended, "a diverged trial finds somebody to take over from"
+
+
+def test_populations_whose_trials_all_fit_wait_for_each_other_as_before() -> None:
+    found = population(8, groups=2)
+    found.follow(["t0006"])
+    assert found.missing(2, "0") == []
+    assert found.missing(2, "1") == ["t0001", "t0003", "t0005", "t0007"]
+
+
+def test_a_trial_that_is_away_may_take_over_once_it_is_back() -> None:
+    """Its worker was lost for good, or its array was divided, and the others go on."""
+    found = population(4)
+    found.leave(["t0000"], ended=False)
+    assert [found.exchange(2, [report(i, float(i))]) for i in (1, 2)] == [None, None]
+    decided = found.exchange(2, [report(3, 3.0)])
+    assert decided is not None
+    assert decided.save == ("t0003",)
+    found.saved(2, decided.save)
+    late = found.exchange(2, [report(0, -math.inf)])
+    assert late is not None
+    assert late.changes["t0000"].donor == "t0003"
+
+
 def test_a_diverged_trial_always_takes_over_or_ends() -> None:
     scores = [math.nan, -math.inf, -math.inf, 0.1, 0.2, 0.3, 0.4, 0.5]
     orders = population(8).exchange(2, [report(i, score) for i, score in enumerate(scores)])

@@ -119,12 +119,13 @@ def test_a_trial_of_mlflow_has_all_its_hyper_parameters_and_its_score(
         """Return the origin of a trial that is not the best."""
         (folder / "config.toml").write_text(tomli_w.dumps(config))
         metrics = {name.replace("@", "_"): 0.75, "train/loss": 0.5}
-        return origins.Origin("night", "a" * 32, folder, "t0001", as_params(VALUES)[0], metrics, False)
+        return origins.Origin("night", "a" * 32, folder, "t0001", as_params(VALUES)[0], metrics, "halving", False)
 
     monkeypatch.setattr(origins, "origin", origin)
     values = promoted("b" * 32, TrackingSection, False).values
     assert values["hyperparameters"] == VALUES
-    assert (values["source"]["metric"], values["source"]["score"]) == ("acc@1", 0.75)
+    source = values["source"]
+    assert (source["metric"], source["score"], source["ended"]) == ("acc@1", 0.75, "stopped early (halving)")
 
 
 def test_a_damaged_summary_is_one_line(folder: RunDirectory) -> None:

@@ -79,6 +79,23 @@ def test_repeats_that_the_file_lacks_now_are_refused(tmp_path: Path) -> None:
         folder.config.write_text(text)
 
 
+def test_racing_stays_as_it_was(tmp_path: Path) -> None:
+    """The state has it: it would be ignored, or draw trial by trial what is raced in generations."""
+    folder = RunDirectory.create(tmp_path, "sweep")
+    config = SweepConfig.model_validate({**CONFIG, "repeats": 8, "racing": True, "stopping": {}})
+    folder.write_config(config, tmp_path)
+    folder.write_run(begun_sweep(folder))
+    assert resumed_config(folder, {"repeats": "10"}).racing
+    folder.config.write_text(folder.config.read_text().replace("racing = true", "racing = false"))
+    with pytest.raises(BadInput, match="racing: read false; the sweep began with true; set it back, or begin a new"):
+        resumed_config(folder, {})
+
+
+def test_a_choice_in_place_of_auto_is_no_change(begun: RunDirectory) -> None:
+    begun.write_run({"gpu": {"mode": "fused", "fraction": 0.5}})
+    assert resumed_config(begun, {}).gpu.mode == "fused"
+
+
 @pytest.mark.parametrize("algorithm", ["qmc", "grid", "random"])
 def test_the_trials_of_the_run_s_own_file_are_those_of_the_start(algorithm: str, tmp_path: Path) -> None:
     """TOML has the values of a table before its tables, so constants come first there."""
@@ -105,6 +122,9 @@ def test_the_trials_of_the_run_s_own_file_are_those_of_the_start(algorithm: str,
     [
         ('metric = "loss"', 'metric = "accuracy"', 'metric: read "accuracy"; the sweep began with "loss"'),
         ("seed = 0", "seed = 5", "seed: read 5; the sweep began with 0"),
+        ("start_best = 5", "start_best = 3", "start_best: read 3; the sweep began with 5"),
+        ('precision = "float32"', 'precision = "bf16"', 'gpu.precision: read "bf16"; the sweep began with "float32"'),
+        ('fraction = "auto"', "fraction = 0.5", 'gpu.fraction: read 0.5; the sweep began with "auto"'),
         ("patience = 3", "patience = 2", "stopping.patience: read 2; the sweep began with 3"),
         ("    1.0,", "    2.0,", r"space.x.uniform: read \[0.0, 2.0\]; the sweep began with \[0.0, 1.0\]"),
         ('"tests.cases:ramp"', '"tests.cases:other"', 'experiment: read "tests.cases:other"; the sweep began with'),

@@ -23,7 +23,8 @@ from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trial_record import Status, TrialRecord
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
-from raygpu.workflow.summary import _write_predictions, plain, write_files
+from raygpu.workflow.summary import _described as described_best
+from raygpu.workflow.summary import _write_predictions, best_record, plain, write_files
 from raygpu.workflow.user_code import Problem
 
 
@@ -42,6 +43,18 @@ def test_a_summary_is_valid_json_whatever_is_in_it() -> None:
     summary = {"wall_s": math.inf, "plan": {"rates": [1.0, math.nan]}, "best": None, "name": "x"}
     found = json.loads(json.dumps(as_json(summary), allow_nan=False))
     assert found == {"wall_s": None, "plan": {"rates": [1.0, None]}, "best": None, "name": "x"}
+
+
+@pytest.mark.parametrize(("status", "ended"), [("finished", None), ("stopped", "stopped at epoch 3 of 27")])
+def test_the_summary_says_where_its_best_trial_was_stopped(status: Status, ended: str | None) -> None:
+    """It keeps its rank: its model is the best one that there is."""
+    records = Records(2, Scoring("loss", maximize=False), [], 27)
+    records.by_id["t0000"] = TrialRecord(Trial("t0000", 0, {}), status, score=0.30, epochs=3)
+    records.by_id["t0001"] = TrialRecord(Trial("t0001", 0, {}), "finished", score=0.35, epochs=27)
+    best = best_record(records)
+    assert best is not None
+    assert best.trial.trial_id == "t0000"
+    assert described_best(records, best, None)["ended"] == ended
 
 
 class Plain(TorchExperiment):

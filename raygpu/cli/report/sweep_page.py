@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from raygpu.cli.formatting import duration, hyperparameters, score_text, sentences, throughput
@@ -14,7 +15,7 @@ from raygpu.cli.report.population_figures import is_population, population_secti
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.set_figures import sets_section
 from raygpu.cli.report.time_figures import wall_time
-from raygpu.cli.sweep_ending import out_of_time
+from raygpu.cli.sweep_ending import cut_short_line, out_of_time
 from raygpu.cli.under_use_view import under_use_lines
 from raygpu.records.device import SIMULATED
 from raygpu.records.run_data import RunData
@@ -143,10 +144,20 @@ def _best(run: RunData) -> Section:
         return Section("best", "Best trials", [f"No trial has a finite {run.summary['metric']}."])
     command = (run.summary["best"] or {}).get("command_line") or run.folder.promoted_by()
     if run.sets:
-        return sets_section(run, command)
+        section = sets_section(run, command)
+        return replace(section, notes=[*_cut_short(run), *section.notes])
     began = ", which began with" if is_population(run) else " with"
     note = f"Best: {best[0].trial_id}{began} {hyperparameters(best[0].hyperparameters)}. To train it again:"
-    return Section("best", "Best trials", [note], [_table(run, best, "by score")], code=command)
+    return Section("best", "Best trials", [*_cut_short(run), note], [_table(run, best, "by score")], code=command)
+
+
+def _cut_short(run: RunData) -> list[str]:
+    """Return a sentence on a best trial that ended before its last epoch; none of another one."""
+    best = run.summary["best"]
+    if not (best or {}).get("ended"):
+        return []
+    line = cut_short_line(best)
+    return [f"{line[:1].upper()}{line[1:]}."]
 
 
 def _front(run: RunData) -> list[Section]:

@@ -76,6 +76,8 @@ class FusedArrays(ArraySequence):
         self._memory_limit, count = capacity(self.code, trials[0], fraction, host_gib)
         if count < len(trials):
             self.lines.append(f"{count} of {len(trials)} trials fit in memory at once; the others follow")
+            if self.evolution is not None:
+                self.lines[-1] += ", and take over from those before them: the result depends on the memory"
         self.waiting = [*trials[count:], *self.waiting]
         array = TorchArray(self.code, self.splits, trials[:count], self._settings(), width=self.width)
         self.spend(imports=imported - began, members=time.monotonic() - imported)

@@ -38,11 +38,11 @@ class PopulationActor:
     def exchange(self, epoch: int, reports: list[MemberScores], absent: list[str], took_s: float) -> Orders | None:
         """Take in reports of one worker's trials; return their orders, None to ask again.
 
-        absent: the worker's trials that begin later. took_s: seconds since its last interval. Trials that nobody has
-        heard of for too long are no longer waited for.
+        absent: the worker's trials that begin later, as memory does not hold them: not all trials train at once.
+        took_s: seconds since its last interval. Trials that nobody has heard of for too long are no longer waited for.
         """
         population, now = self._population, time.monotonic()
-        population.leave(absent, ended=False)
+        population.follow(absent)
         new = {(epoch, report.trial_id) for report in reports} - self._seen
         if new:
             self._seen |= new
@@ -84,7 +84,7 @@ class PopulationActor:
         return self._population
 
     def restore(self, population: Population) -> None:
-        """Go on with a population that `state` returned; whether its trials train at once is known anew."""
+        """Go on with a population that `state` returned; whether there are slots for all its trials is known anew."""
         population.together = self._population.together
         self._population = population
 

@@ -34,6 +34,15 @@ def test_a_simulated_gpu_is_called_one_at_the_top(tmp_path: Path) -> None:
     assert ("GPUs", "1, simulated") in sweep_page(run).facts
 
 
+def test_a_best_trial_that_was_stopped_is_told_above_the_best_trials(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run")
+    run.summary["best"]["ended"] = "stopped at epoch 3 of 27"
+    section = next(section for section in sweep_page(run).sections if section.name == "best")
+    assert section.notes[0].startswith(
+        f"The best trial, {run.summary['best']['trial_id']}, was stopped at epoch 3 of 27"
+    )
+
+
 def test_the_figures_are_json_and_need_nothing_from_elsewhere(tmp_path: Path) -> None:
     page = html(sweep_page(sweep(tmp_path / "run")), "1.0")
     embedded = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)

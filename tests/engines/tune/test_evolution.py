@@ -181,6 +181,27 @@ def test_a_compiled_step_goes_on_after_takeovers(tmp_path: Path) -> None:
     assert array.program.optimizer.program == key
 
 
+def test_an_array_that_memory_did_not_hold_takes_over_from_the_one_before(tmp_path: Path) -> None:
+    game = Game("sgd", "mlp", tmp_path)
+    parts = [game.trials[:3], game.trials[3:]]
+    client, names = Local(PopulationActor(game.population)), [[trial.trial_id for trial in part] for part in parts]
+    evolution = Evolution(client, game.epochs, game.changing, Storage(str(tmp_path)), game.trials)
+    scores = {trial.trial_id: float(place) for place, trial in enumerate(game.trials)}  # a lower one is better
+    for part, absent in zip(parts, (names[1], []), strict=True):
+        array = game.array(part)
+        evolution.restore(None, array)
+        while array.epoch < EPOCHS:
+            if evolution.is_due(array):
+                found = evolution.exchange(array, scores.__getitem__, absent)
+                assert found is not None, "nobody is waited for"
+                assert not found.lines
+            array.run_epoch()
+        game.population.leave([trial.trial_id for trial in part], ended=True)
+    donors = {change.donor for name in names[1] for change in evolution.members[name].changes}
+    assert donors
+    assert donors <= set(names[0]), "the best of all"
+
+
 class Worker(ArraySequence):
     """A worker's array in this process."""
 

@@ -80,6 +80,24 @@ def test_trials_that_have_ended_are_not_trained_again_where_they_could_not_be_dr
     assert arrays.current().trials == TRIALS[1:]
 
 
+@pytest.mark.parametrize("of_a_population", [False, True])
+def test_trials_that_memory_does_not_hold_follow_with_a_word(
+    of_a_population: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.training.fused.width.capacity", lambda *_: (None, 1))
+    monkeypatch.setattr("raygpu.training.fused.model_array.TorchArray", lambda *_, **__: None)
+    shared = SimpleNamespace(epochs=1, precision="fp32", folds=None, population=None)
+    part = SimpleNamespace(device="cpu", share=Share(1), threads_per_trial=1)
+    settings = SimpleNamespace(width=None, host_memory_gib={"cpu": 1.0})
+    made = FusedArrays(shared, (), None, part, settings)  # type: ignore[arg-type]
+    made.evolution = SimpleNamespace() if of_a_population else None  # type: ignore[assignment]
+    made._make(TRIALS)
+    assert made.waiting == TRIALS[1:]
+    (line,) = made.lines
+    assert line.startswith("1 of 2 trials fit in memory at once; the others follow")
+    assert line.endswith("the result depends on the memory") == of_a_population
+
+
 class Attempt:
     """An array whose scores are other ones in each attempt. It runs out of memory after its third epoch if it is wide,
     or where it is loaded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,10 +61,15 @@ def test_long_intervals_are_waited_for_longer(clock: Clock) -> None:
     assert actor.exchange(2, report(0), [], 3600.0) is None
 
 
-def test_a_workers_later_trials_are_not_waited_for(clock: Clock) -> None:
+def test_with_a_workers_later_trials_nobody_waits_and_those_before_them_are_saved(clock: Clock) -> None:
     actor = PopulationActor(population())
-    assert actor.exchange(2, report(0), ["t0002"], 1.0) is None
-    assert actor.exchange(2, report(1), [], 1.0) is not None
+    assert actor.exchange(2, report(0), [], 1.0) is None
+    orders = actor.exchange(2, report(1), ["t0002"], 1.0)
+    assert orders is not None
+    assert orders.save == ("t0001",)
+    restored = PopulationActor(population())
+    restored.restore(pickle.loads(pickle.dumps(actor.state())))
+    assert restored.exchange(4, report(0, 4), [], 1.0) is not None, "also of a resumed sweep, whose last array it is"
 
 
 def test_parameters_that_never_come_are_lost(clock: Clock) -> None:
