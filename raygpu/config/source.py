@@ -20,6 +20,7 @@ from typing import Any
 
 from raygpu.config.constants import Constants, constants, differing
 from raygpu.config.generators import same_draws
+from raygpu.config.imported_files import forget_file, note_files
 from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line, suggestion
 from raygpu.experiment import Experiment
@@ -149,6 +150,13 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
 
     folder: the start of relative paths, and a place to look up modules. Raises BadInput.
     """
+    try:
+        return _resolved(name, folder)
+    finally:
+        note_files()
+
+
+def _resolved(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
     if name.endswith(PICKLED):
         return _object(_unpickled(folder / name), name)
     module_name, attribute = _parts(name)
@@ -239,6 +247,7 @@ def _import_file(path: Path, name: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    forget_file(str(path))
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's file: whatever it raises is the message
