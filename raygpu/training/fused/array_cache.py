@@ -25,6 +25,7 @@ from raygpu.planning.array_tiles import serves
 from raygpu.records.array_store import ArrayStore, KeptProgram, KeptWidths
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.audit import same_steps
+from raygpu.training.fused.code_files import CodeFiles
 from raygpu.training.fused.compile_process import CompileRequest, start
 from raygpu.training.fused.compiled_step import LoadedStep
 from raygpu.training.fused.model_array import TorchArray
@@ -50,7 +51,8 @@ class ArrayCache:
     def __init__(self, store: ArrayStore, array: TorchArray, source: Source, environment: Mapping[str, str]) -> None:
         self._store, self._array = store, array
         self._source, self._environment = source, environment
-        self._key = array_key(array) if store.is_private() else None
+        self._code = CodeFiles.of(array.experiment, array.program.model) if store.is_private() else None
+        self._key = None if self._code is None else array_key(array, self._code)
         self.pending: set[int] = set()
         """Widths whose steps are being compiled."""
         self.postponed: set[int] = set()
@@ -131,11 +133,13 @@ class ArrayCache:
     def _start(self, width: int, *, urgent: bool) -> str | None:
         """Start a process that compiles a step; return why it cannot be, else None."""
         name, array = self._name(width), self._array
+        assert self._code is not None
         if (fault := self._store.fault(name)) is not None:
             return fault
         request = CompileRequest(
             folder=self._store.folder,
             name=name,
+            code=self._code,
             source=self._source,
             splits=_first_batch(array),
             trial=replace(array.trials[0], fold=None),
