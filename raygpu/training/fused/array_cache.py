@@ -94,6 +94,7 @@ class ArrayCache:
             members = [(tile, i) for tile in array.tiles for i in range(len(tile.trials))][:width]
             with random_state_kept():
                 if same_steps(array, gathered_tile(members, width), program.step):
+                    array.discard_step = self.refuse
                     return kept_program
         except torch.OutOfMemoryError:
             raise
@@ -102,6 +103,12 @@ class ArrayCache:
         program.forget(width, array.batch_size)
         self._store.discard(self._name(width))
         return None
+
+    def refuse(self, width: int) -> str:
+        """Delete the kept step of a width, which an audit has refused, and note this as a fault; return words on it."""
+        self._store.discard(self._name(width))
+        self._store.keep_fault(self._name(width), f"the last one, of {width} trials at once, was refused by an audit")
+        return f": {self._name(width)} is deleted from {self._store.folder}, and not compiled again within a day"
 
     def request(self, width: int) -> str | None:
         """Have a step compiled beside the training; return why it cannot be, else None."""

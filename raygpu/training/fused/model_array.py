@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,9 @@ class TorchArray:
         """Seconds of a compiled step, by width."""
         self.not_compiled: set[int] = set()
         """Widths at which compiling failed, or did not make the step faster."""
+        self.discard_step: Callable[[int], str] | None = None
+        """Keeps the compiled step of a width from later arrays once an audit has refused it, and returns words on this;
+        None where nothing is kept."""
         self.graphs = False
         """Whether the steps of whole batches are recorded as CUDA graphs and replayed."""
 
