@@ -20,6 +20,7 @@ from typing import Any
 
 from raygpu.config.constants import Constants, constants, differing
 from raygpu.config.generators import same_draws
+from raygpu.config.imported_files import forget_file, note_files
 from raygpu.config.kept_devices import devices_kept
 from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line, suggestion
@@ -150,8 +151,11 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
 
     folder: the start of relative paths, and a place to look up modules. Raises BadInput.
     """
-    with devices_kept(name):
-        return _resolved(name, folder)
+    try:
+        with devices_kept(name):
+            return _resolved(name, folder)
+    finally:
+        note_files()
 
 
 def _resolved(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
@@ -245,6 +249,7 @@ def _import_file(path: Path, name: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    forget_file(str(path))
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's file: whatever it raises is the message

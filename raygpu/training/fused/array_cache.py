@@ -25,6 +25,7 @@ from raygpu.planning.array_tiles import serves
 from raygpu.records.array_store import ArrayStore, KeptProgram, KeptWidths
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.audit import same_steps
+from raygpu.training.fused.code_files import CodeFiles
 from raygpu.training.fused.compile_process import CompileRequest, start
 from raygpu.training.fused.compiled_step import LoadedStep
 from raygpu.training.fused.model_array import TorchArray
@@ -50,7 +51,8 @@ class ArrayCache:
     def __init__(self, store: ArrayStore, array: TorchArray, source: Source, environment: Mapping[str, str]) -> None:
         self._store, self._array = store, array
         self._source, self._environment = source, environment
-        self._key = array_key(array) if store.is_private() else None
+        self._code = CodeFiles.of(array.experiment, array.program.model) if store.is_private() else None
+        self._key = None if self._code is None else array_key(array, self._code)
         self.pending: set[int] = set()
         """Widths whose steps are being compiled."""
         self.postponed: set[int] = set()
@@ -92,6 +94,7 @@ class ArrayCache:
             members = [(tile, i) for tile in array.tiles for i in range(len(tile.trials))][:width]
             with random_state_kept():
                 if same_steps(array, gathered_tile(members, width), program.step):
+                    array.discard_step = self.refuse
                     return kept_program
         except torch.OutOfMemoryError:
             raise
@@ -100,6 +103,12 @@ class ArrayCache:
         program.forget(width, array.batch_size)
         self._store.discard(self._name(width))
         return None
+
+    def refuse(self, width: int) -> str:
+        """Delete the kept step of a width, which an audit has refused, and note this as a fault; return words on it."""
+        self._store.discard(self._name(width))
+        self._store.keep_fault(self._name(width), f"the last one, of {width} trials at once, was refused by an audit")
+        return f": {self._name(width)} is deleted from {self._store.folder}, and not compiled again within a day"
 
     def request(self, width: int) -> str | None:
         """Have a step compiled beside the training; return why it cannot be, else None."""
@@ -131,11 +140,13 @@ class ArrayCache:
     def _start(self, width: int, *, urgent: bool) -> str | None:
         """Start a process that compiles a step; return why it cannot be, else None."""
         name, array = self._name(width), self._array
+        assert self._code is not None
         if (fault := self._store.fault(name)) is not None:
             return fault
         request = CompileRequest(
             folder=self._store.folder,
             name=name,
+            code=self._code,
             source=self._source,
             splits=_first_batch(array),
             trial=replace(array.trials[0], fold=None),

@@ -1,6 +1,6 @@
 """The key by which measured widths and compiled steps of an array are kept: all that its step is made of.
 
-An array with another key has another step, or another speed. Code is known by the files of the loaded modules, and
+An array with another key has another step, or another speed. Code is known by its files (`code_files.py`), and
 constants by the attributes and variables that it reads. A key cannot see everything that a model's code reads, so a
 kept step is also compared with the eager one before it is used.
 """
@@ -8,11 +8,8 @@ kept step is also compared with the eager one before it is used.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-import os
 import platform
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -21,25 +18,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import raygpu
-from raygpu.experiment import ALL_NAMES, Experiment, Hyperparameters
+from raygpu.experiment import ALL_NAMES, Hyperparameters
+from raygpu.training.fused.code_files import CodeFiles
 from raygpu.training.torch.data import by_name
 from raygpu.training.torch.python_state import ADDRESS, plain_state
-from raygpu.training.users_files import in_users_file
 
 if TYPE_CHECKING:
     from raygpu.training.fused.model_array import TorchArray
 
 OWN_CODE = ("training", "training/fused", "training/torch")
 """Folders of raygpu's code that a step is made of."""
-LARGE = 2**24
-"""Bytes of a file above which its size and time stand for its content."""
 CPUINFO = Path("/proc/cpuinfo")
 
 
-def array_key(array: TorchArray) -> str | None:
-    """Return the key of an array's step, a part of a file's name; None if the experiment's code is in no file."""
-    code = code_digest(array.experiment)
-    if code is None:
+def array_key(array: TorchArray, code: CodeFiles | None = None) -> str | None:
+    """Return the key of an array's step, a part of a file's name; None if its code is in no file, or was edited since
+    it was imported. code: the files of its code, where they are known."""
+    if (code := code or CodeFiles.of(array.experiment, array.program.model)) is None:
         return None
     program, tile = array.program, array.tiles[0]
     inputs, targets = array.data.train_batch(1, torch.arange(array.batch_size))  # for which a step is compiled
@@ -47,7 +42,7 @@ def array_key(array: TorchArray) -> str | None:
     state = plain_state(program.model, array.experiment).items()
     properties = {
         "versions": [raygpu.__version__, _own_code(), torch.__version__, platform.python_version()],
-        "experiment": [type(array.experiment).__module__, type(array.experiment).__qualname__, code],
+        "experiment": [type(array.experiment).__module__, type(array.experiment).__qualname__, code.digest],
         # Members differ in an `hp` that is kept; what the step reads of it is below.
         "state": {path: ADDRESS.sub("", text) for path, text in state if Hyperparameters.__name__ not in text},
         "read": {name: repr(values[name]) for name in sorted(values) if name in read or ALL_NAMES in read},
@@ -61,32 +56,6 @@ def array_key(array: TorchArray) -> str | None:
         "targets": _forms(by_name(targets)),
     }
     return hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def code_digest(experiment: Experiment) -> str | None:
-    """Return a digest of the files of an experiment's classes, and of all loaded modules of the user's; None if a class
-    is in no file."""
-    loaded = (getattr(module, "__dict__", {}).get("__file__") for module in tuple(sys.modules.values()))
-    files = {file for file in loaded if isinstance(file, str) and in_users_file(file) and os.path.isfile(file)}
-    for kind in type(experiment).__mro__:
-        if kind.__module__.split(".")[0] in ("builtins", "raygpu", "abc", "typing"):
-            continue
-        try:
-            files.add(inspect.getsourcefile(kind) or "")
-        except (TypeError, OSError):
-            return None
-    try:
-        stats = [(file, os.stat(file)) for file in sorted(files)]
-        digests = [_file_digest(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
-    except OSError:
-        return None
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
-
-
-@cache
-def _file_digest(file: str, size: int, modified_ns: int) -> str:
-    content = Path(file).read_bytes() if size <= LARGE else f"{size} {modified_ns}".encode()
-    return hashlib.sha256(content).hexdigest()
 
 
 @cache

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raygpu.experiment import Splits
     from raygpu.search.trials import Trial
     from raygpu.training.base import Settings
+    from raygpu.training.fused.code_files import CodeFiles
     from raygpu.training.fused.compiled_step import Arguments
     from raygpu.training.fused.model_array import TorchArray
     from raygpu.training.hyperparameters import OptimizerSettings
@@ -39,6 +40,8 @@ LOWEST = 19
 """Lowest scheduling priority, as a nice value."""
 MOST_CPU_S, MOST_S = 900, 3600
 """Seconds of processor time, and of time, after which a compilation is given up."""
+
+OTHER_CONSTANTS = "numbers that its code reads are others in the process that compiles, as those that data() sets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class CompileRequest:
     """The store's folder."""
     name: str
     """Name of the program in the store."""
+    code: CodeFiles
+    """The files whose code the step is kept for."""
     source: Source
     splits: Splits
     """As many samples as a batch has; a step is compiled for their shapes."""
@@ -111,8 +116,10 @@ def main() -> None:
 
 
 def compile_and_keep(request: CompileRequest) -> None:
-    """Compile a step and keep it, unless it is kept already or another process compiles it; note a fault in the
-    store."""
+    """Compile a step and keep it, unless it is kept already or another process compiles it; note a fault in the store.
+
+    Nothing is kept if the code is not the one that the step is for: its files may be edited while this process waits.
+    """
     from raygpu.errors import one_line
 
     store = ArrayStore(request.folder)
@@ -122,7 +129,10 @@ def compile_and_keep(request: CompileRequest) -> None:
         try:
             os.chdir(request.source.folder)
             code: Any = request.source.resolve()
-            _compile(request, code, package)
+            if request.code.are_unchanged():  # as it was imported
+                _compile(request, code, package)
+            if not request.code.are_unchanged():  # its other modules may be imported by a step
+                package.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - no compiler, or an operator that it does not know
             package.unlink(missing_ok=True)
             store.keep_fault(request.name, one_line(error)[:200])
@@ -131,11 +141,16 @@ def compile_and_keep(request: CompileRequest) -> None:
 def _compile(request: CompileRequest, code: Any, package: Path) -> None:
     import torch
 
+    from raygpu.training.fused.array_key import array_key
     from raygpu.training.fused.compiled_step import compile_step
     from raygpu.training.fused.model_array import TorchArray
 
     array = TorchArray(code, request.splits, [request.trial], request.settings, device=torch.device("cpu"))
     arguments = step_arguments(array, request.optimizers, request.settings, request.width)
+    tile = array.tiles[0]
+    tile.optimizer_state = array.program.optimizer.new_state(tile.parameters, tile.buffers)
+    if not request.name.startswith(f"{array_key(array, request.code)}-"):
+        raise RuntimeError(OTHER_CONSTANTS)
     with array.program.training():
         compile_step(array.program.eager_step, arguments, package)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from raygpu.training.fused.evaluation import MemberMeans, MemberValues
 from raygpu.training.fused.guard import Guard, require_distinct
 from raygpu.training.fused.loss_scales import reported
 from raygpu.training.fused.member_generators import MemberStreams
+from raygpu.training.fused.member_models import MemberModels
 from raygpu.training.fused.member_step import step_facts
 from raygpu.training.fused.optimizers import ArrayOptimizer, floating
 from raygpu.training.fused.program import Program, num_samples
@@ -44,19 +45,16 @@ from raygpu.training.fused.saved_array import member_state
 from raygpu.training.fused.takeover import copy_members, write_member
 from raygpu.training.fused.tile import Stacked, Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.own_copy import holds_parameters, own_copy
+from raygpu.training.own_copy import own_copy
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.evaluation_batch import EvaluationBatch
 from raygpu.training.torch.experiment import overrides
 from raygpu.training.torch.models import (
     CHECKPOINT,
-    cast_model,
     default_device,
     epoch_seed,
-    initial_model,
     load_checkpoint,
 )
-from raygpu.training.torch.parameter_traits import hooked, sharing
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.solo import prepare_torch
@@ -69,8 +67,8 @@ class TorchArray:
 
     trials: of one signature. width: members that step as one program; more of them train in turns.
     device: by default the GPU that this process sees, else the CPU. dtype: of parameters and floating-point data.
-    Raises any exception of the experiment, ValueError for trials that cannot share an array, RuntimeError if the
-    models' shapes differ, and NotAsAlone, here or in `run_epoch`, if a member would not equal its training alone.
+    Raises any exception of the experiment, ValueError for trials that cannot share an array, and NotAsAlone, here or in
+    `run_epoch`, if a member would not equal its training alone.
     """
 
     def __init__(
@@ -103,8 +101,7 @@ class TorchArray:
         self.device = device or default_device()
         context = prepare_torch(settings, self.device)
         self.data = training_data(splits, self.device, dtype, trials, settings.threads)
-        hps = [Hyperparameters(trial.hyperparameters) for trial in trials]
-        optimizers = [OptimizerSettings.of(hp) for hp in hps]
+        optimizers = [OptimizerSettings.of(trial.hyperparameters) for trial in trials]
         sizes = {each.batch_size for each in optimizers}
         if len(sizes) != 1:
             raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
@@ -120,26 +117,21 @@ class TorchArray:
         """Seconds of a compiled step, by width."""
         self.not_compiled: set[int] = set()
         """Widths at which compiling failed, or did not make the step faster."""
+        self.discard_step: Callable[[int], str] | None = None
+        """Keeps the compiled step of a width from later arrays once an audit has refused it, and returns words on this;
+        None where nothing is kept."""
         self.graphs = False
         """Whether the steps of whole batches are recorded as CUDA graphs and replayed."""
 
         hp = Hyperparameters(trials[0].hyperparameters)
         self._guard = Guard(trials, hp, self.device)
-
-        def model(place: int) -> nn.Module:
-            """Make the model of the member at this index, of the parameters that the experiment keeps with its own."""
-            code, read = own_copy(experiment) if keeps else self.experiment, hp if place == 0 else hps[place]
-            return cast_model(initial_model(code, read, trials[place].seed), dtype)
-
-        base = initial_model(self.experiment, hp, trials[0].seed)
-        keeps = holds_parameters(self.experiment)
-        _require_stackable(base)  # before a cast, which gives each tensor memory of its own
-        base = cast_model(base, dtype)
+        models = MemberModels(experiment, self.experiment, hp, trials, dtype)
+        base = models.base
         facts = step_facts(self.experiment, hp, base, self.data, self.batch_size)
         self.program = Program(self.experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()
         self.tiles = [
-            self._new_tile([model(i) for i in part], [trials[i] for i in part], [optimizers[i] for i in part])
+            self._new_tile([models.make(i) for i in part], [trials[i] for i in part], [optimizers[i] for i in part])
             for part in (part.members for part in arrange(len(trials), self.width, self.eager, {}))
         ]
 
@@ -387,12 +379,3 @@ class TorchArray:
         del self.data, self.program
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _require_stackable(model: nn.Module) -> None:
-    """Raise NotAsAlone for a model that is not the same in an array: hooks do not run there, and tensors that share
-    memory would come apart."""
-    if (hook := hooked(model)) is not None:
-        raise NotAsAlone(f"{hook}, which does not run in an array")
-    if (shared := sharing(model)) is not None:
-        raise NotAsAlone(shared)

@@ -40,12 +40,15 @@ def copy_members(array: AuditedArray, donors: Mapping[str, str]) -> None:
 
 
 def _kept(program: Program, tile: Tile) -> Iterator[torch.Tensor]:
-    """Yield a tile's tensors that a checkpoint holds: not the buffers that a state dict leaves out."""
+    """Yield a tile's tensors that a checkpoint holds: not the buffers that a state dict leaves out, nor averages of
+    these."""
     names = {program.owners[name] for name in program.state_names}
-    for stack in (tile.parameters, tile.fixed, tile.buffers):
+    average = program.optimizer.average(tile.optimizer_state)
+    for stack in (tile.parameters, tile.fixed, tile.buffers, average):
         yield from (tensor for name, tensor in stack.items() if name in names)
     for stack in tile.optimizer_state:
-        yield from stack.values()
+        if stack is not average:
+            yield from stack.values()
 
 
 @torch.no_grad()

@@ -112,6 +112,11 @@ class ParameterAverage:
         """Return the averages of the buffers."""
         return (self.averages or [])[len(self._trained) :]
 
+    def _saved_buffers(self) -> set[int]:
+        """Return the ids of the buffers that a state dict of the model holds."""
+        names = self._model.state_dict().keys()
+        return {id(buffer) for name, buffer in self._model.named_buffers(remove_duplicate=False) if name in names}
+
     def _in_half(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the averages of half precision by the names that a state dict of the model has."""
         averages = {id(value): average for value, average in zip(self.values, self.averages or [], strict=False)}
@@ -136,8 +141,15 @@ class ParameterAverage:
     def load_average(self, state: Mapping[str, Any]) -> None:
         """Take the averages of a checkpoint, whose own values the model has by now, and keeps.
 
-        A parameter that was unfrozen before the checkpoint has an average there, and goes on with it.
+        A parameter that was unfrozen before the checkpoint has an average there, and goes on with it. A buffer that the
+        checkpoint leaves out keeps the average that it has.
         """
+        saved = self._saved_buffers()
+        left_out = [
+            (place, average.clone())
+            for place, (average, buffer) in enumerate(zip(self._of_buffers(), self._buffers, strict=False))
+            if id(buffer) not in saved
+        ]
         self._model.load_state_dict(state["model"])
         names, trained = state.get(AVERAGED, ()), set(map(id, self._trained))  # none of a training without an average
         self._trained += [
@@ -148,6 +160,8 @@ class ParameterAverage:
         self.averages = [_begun(value) for value in self.values]
         for name, average in self._in_half():
             average.copy_(state["model"].get(name, average))
+        for place, average in left_out:
+            self._of_buffers()[place].copy_(average)
         self._model.load_state_dict(unaveraged(state))
 
 

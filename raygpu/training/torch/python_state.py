@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import pickle
+import random
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,9 @@ NO_STATE = frozenset(vars(nn.Module())) | {GIVEN, STAYS, SWITCHED}
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
 CONSTANT = (*FUNCTIONS, ModuleType, type, logging.Logger)
 """Kinds of objects that are no state."""
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+OF_GLOBALS = "the global "
+"""Beginning of the path of a global variable."""
 DEPTH = 4
 """Number of levels of containers and objects that are examined."""
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -74,6 +78,28 @@ def changed_attribute(before: Mapping[str, str], after: Mapping[str, str]) -> st
     return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
 
 
+def differing_attributes(one: nn.Module, other: nn.Module) -> list[str]:
+    """Return the paths of the plain attributes in which two models of the same modules differ.
+
+    It covers attributes of the modules, of classes that `model(hp)` defines, and the enclosing variables of functions
+    that these are. Left out are objects that both have, random generators, and what holds an `hp`.
+    """
+    texts: tuple[dict[str, str], dict[str, str]] = {}, {}
+    for own, model, twin in zip(texts, (one, other), (other, one), strict=True):
+        reading = _Reading(model)
+        for (path, module), (_, other_module) in zip(model.named_modules(), twin.named_modules(), strict=True):
+            own |= reading.of_one_alone(module, other_module, f"{type(module).__name__}{'.' if path else ''}{path}")
+        while reading.kept_functions:
+            own |= reading.of_kept_functions()
+    return [
+        path
+        for path in {**texts[0], **texts[1]}
+        if not path.startswith(OF_GLOBALS)
+        and ADDRESS.sub("", texts[0].get(path, "")) != ADDRESS.sub("", texts[1].get(path, ""))
+        and Hyperparameters.__name__ not in texts[0].get(path, "")
+    ]
+
+
 class _Reading:
     """One reading of a model's and an experiment's attributes as texts.
 
@@ -110,6 +136,15 @@ class _Reading:
             functions += [hook for hook in hooks if isinstance(hook, FunctionType)]
         yield from self._variables(functions)
 
+    def of_one_alone(self, module: nn.Module, other: nn.Module, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the attributes of a module that are no object of the other one's, and those of a class of its own."""
+        shared = dict(_attributes(other))
+        for name, value in _attributes(module):
+            if name not in NO_STATE and value is not shared.get(name, self) and not isinstance(value, GENERATORS):
+                yield f"{path}.{name}", self._text(value, f"{path}.{name}")
+        if type(module) is not type(other):
+            yield from ((name, text) for name, text in self.of_object(module, path) if not name.startswith(f"{path}."))
+
     def of_kept_module(self, module: nn.Module, path: str) -> Iterator[tuple[str, str]]:
         """Yield the same of a module that is no part of the model, and its parameters, buffers and submodules."""
         yield from self.of_object(module, path)
@@ -124,7 +159,7 @@ class _Reading:
             if id(function) not in self._followed and len(self._followed) < MOST_FUNCTIONS:
                 self._followed.add(id(function))
                 for variable, value in _variables_of(function):
-                    name = variable if variable.startswith("the global ") else f"{variable} of {path}"
+                    name = variable if variable.startswith(OF_GLOBALS) else f"{variable} of {path}"
                     yield name, self._text(value, name)
 
     def _variables(self, functions: list[FunctionType]) -> Iterator[tuple[str, str]]:
@@ -159,7 +194,7 @@ class _Reading:
         if isinstance(value, FunctionType) and _is_own_code(value):
             self.kept_functions.append((value, path))
         if isinstance(value, CONSTANT):
-            return str(type(value).__name__)
+            return _constant_text(value)
         if depth == 0:
             return self._pickled(value, path, depth)
         if isinstance(value, Mapping):
@@ -202,6 +237,17 @@ class _Reading:
         return text
 
 
+def _constant_text(value: Any) -> str:
+    """Return the name of a function, a class or a module; of a function also what its code computes, as lambdas have
+    one name."""
+    name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
+    code = getattr(value, "__code__", None)
+    if not isinstance(code, CodeType):
+        return f"{type(value).__name__} {name}"
+    constants = [constant for constant in code.co_consts if isinstance(constant, int | float | str)]
+    return f"{type(value).__name__} {name} {digest(code.co_code + repr((code.co_names, constants)).encode())}"
+
+
 def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
     yield from vars(owner).items() if hasattr(owner, "__dict__") else ()
     for kind in type(owner).__mro__:
@@ -214,7 +260,7 @@ def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
 def _variables_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name in sorted(_names(function.__code__)):  # in the same order in every process
         if name in function.__globals__:
-            yield f"the global {name}", function.__globals__[name]
+            yield f"{OF_GLOBALS}{name}", function.__globals__[name]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield f"the variable {name}", cell.cell_contents

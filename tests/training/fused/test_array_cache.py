@@ -22,8 +22,8 @@ from raygpu.config.source import Source
 from raygpu.planning.array_tiles import compiling
 from raygpu.records.array_store import ArrayStore
 from raygpu.search.trials import Trial
-from raygpu.training.base import Settings
-from raygpu.training.fused import array_cache, compile_process, width
+from raygpu.training.base import NotAsAlone, Settings
+from raygpu.training.fused import array_cache, audit, compile_process, width
 from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.compile_process import CompileRequest, compile_and_keep
@@ -372,4 +372,18 @@ def test_dropped_members_load_a_narrower_step(folder: Path, compilations: list[i
     own.drop({f"t{i:04d}" for i in range(9, 20)})
     lines = width.resettle(own, left)
     assert "10 trials at once" in lines[0]
+    assert compilations == []
+
+
+def test_a_step_that_an_audit_refuses_is_not_used_again(
+    folder: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, name = array(), program(folder).stem
+    settle(own, kept=kept(own, folder))
+    monkeypatch.setattr(audit, "same_steps", lambda *_: False)
+    with pytest.raises(NotAsAlone, match=f"epoch 1 the compiled step differs from the eager one: {name} is deleted"):
+        own.run_epoch()
+    assert [*folder.glob("*.pt2")] == []
+    again = array()
+    assert settle(again, kept=kept(again, folder))[1].endswith("of 10 trials at once, was refused by an audit")
     assert compilations == []

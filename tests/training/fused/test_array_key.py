@@ -16,7 +16,7 @@ from torch import nn
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.fused.array_key import array_key, code_digest
+from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.experiment import TorchExperiment
 from raygpu.training.torch.value_texts import LARGE
@@ -111,17 +111,3 @@ def test_tensors_of_a_module_that_the_experiment_keeps_are_in_the_key() -> None:
 def test_an_experiment_made_again_has_the_same_key_whatever_a_module_keeps_of_hp() -> None:
     one, other = Smoothed(), Smoothed()  # with large arrays in two places
     assert key(one) == key(other, lr=0.2)
-
-
-def test_a_module_of_the_users_beside_the_experiment_is_in_its_digest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    losses = tmp_path / "own_losses_of_a_key.py"
-    losses.write_text("SMOOTHING = 0.1\n")
-    __import__(losses.stem)
-    before = code_digest(Smoothed())
-    assert code_digest(Smoothed()) == before
-    losses.write_text("SMOOTHING = 0.12\n")
-    assert code_digest(Smoothed()) != before
-    del sys.modules[losses.stem]

@@ -241,6 +241,41 @@ def test_members_take_over_the_average_of_others(tmp_path: Path) -> None:
             assert difference(array.member_state(taker)[part], wanted[part]) == 0
 
 
+class Counted(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.register_buffer("total", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.total = self.total + x.abs().mean() * (1 + self.bias.detach().norm())
+        return super().forward(x)
+
+
+class Counting(Net):
+    def model(self, hp: Any) -> nn.Module:
+        return Counted()
+
+
+def test_the_average_of_a_buffer_that_no_checkpoint_holds_is_not_taken_over(tmp_path: Path) -> None:
+    trials = [Trial("t0000", 7, HP), Trial("t0001", 8, HP), Trial("t0002", 9, HP)]
+    array = new_array(Counting(), trials, epochs=EPOCHS)
+    array.run_epoch()
+    average = array.program.optimizer.average(array.tiles[0].optimizer_state)["total"]
+    before = average.tolist()
+    assert len(set(before)) == 3
+    array.save_member("t0000", tmp_path)
+    array.copy_members({"t0001": "t0000"})
+    array.load_member("t0002", tmp_path)
+    assert average.tolist() == before
+    alone = TorchSolo(Counting(), few(), trials[1], Settings(EPOCHS, 1, "float32", Path()), DEVICE, torch.float64)
+    alone.run_epoch()
+    alone.load(tmp_path)
+    assert alone.average is not None
+    assert alone.average.averages is not None
+    assert alone.average.averages[-1].item() == pytest.approx(before[1])
+
+
 def test_a_checkpoint_of_a_trial_without_an_average_begins_one(tmp_path: Path) -> None:
     plain = solo(_without())
     plain.run_epoch()
