@@ -21,7 +21,7 @@ from torch import nn
 
 from raygpu.config.imported_files import has_changed, module_file
 from raygpu.experiment import Experiment
-from raygpu.training.torch.python_state import in_users_file
+from raygpu.training.users_files import in_users_file
 
 LARGE = 2**24
 """Bytes of a file above which its size and time stand for its content."""
