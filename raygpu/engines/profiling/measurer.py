@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from raygpu.config import SweepConfig
@@ -87,7 +88,11 @@ class Measurer:
         self._step_cost: StepCost | None = None
         """Cost of the largest group's step on a GPU; None before it is looked at, and where it cannot be counted."""
         self._time_budget_s = config.time_budget_s or math.inf
-        self._versions = versions_of(source, code)
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        """Versions of the training's code and of what runs it: a long script's data takes long to read."""
+        return versions_of(self.source, self.code)
 
     def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
         """Return the estimates from kept profiles of the same versions, and whether to run a probe.

@@ -3,16 +3,14 @@
     own_files([Path("/home/me/net/train.py")], [Path("/home/me/net")])
 
 The files are read, and nothing is imported, so that every command finds the same ones. Imports of computed names, and
-data that the code reads, are not found.
+data that the code reads, are not found. Words of a text that read as an import count as one.
 """
 
 from __future__ import annotations
 
-import ast
+import re
 import sysconfig
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import raygpu
@@ -21,6 +19,14 @@ INSTALLED = {"site-packages", "dist-packages"}
 """Names of the folders of installed packages."""
 NOT_OWN = (Path(raygpu.__file__).parent.resolve(), Path(sysconfig.get_path("stdlib")).resolve())
 """Folders of raygpu's code and of Python's."""
+SPACE = rb"(?:[ \t\f]|\\\n)"
+NAMES = rb"(?:[.,*\w \t\f\x80-\xff]|\\\n)*+"
+IMPORT = re.compile(
+    rb"\b(?:import%(space)b(?P<modules>%(names)b)"
+    rb"|from\b(?P<module>(?:[.\w\x80-\xff]|%(space)b)*?)\bimport\b%(space)b*+"
+    rb"(?P<names>\((?:[^()#]++|#[^\n]*+)*+\)|%(names)b))" % {b"space": SPACE, b"names": NAMES}
+)
+"""Import statement in Python source. A scan reads some 30 MB/s, a parser 1 MB/s."""
 
 
 def own_files(files: Iterable[Path], roots: Iterable[Path]) -> set[Path]:
@@ -35,7 +41,7 @@ def own_files(files: Iterable[Path], roots: Iterable[Path]) -> set[Path]:
         if path in found:
             continue
         found.add(path)
-        if _is_followed(path):
+        if _is_followed(path) and _is_python(path):
             waiting += _imported_files(path, own_roots)
     return found
 
@@ -54,7 +60,7 @@ def _imported_files(path: Path, roots: Sequence[Path]) -> Iterator[Path]:
     for root in roots:
         if root in path.parents:
             yield from _files_of(root, path.relative_to(root).parent.parts)
-    for level, name in _imports(path.read_bytes()):
+    for level, name in _imports(path):
         folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else roots
         for folder in folders:
             yield from _files_of(folder, name.split("."))
@@ -68,19 +74,36 @@ def _files_of(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
         yield from (each for each in candidates if _is_followed(each) and each.is_file())
 
 
-@lru_cache(maxsize=1024)
-def _imports(content: bytes) -> tuple[tuple[int, str], ...]:
-    """Return the imports of a file, each as the number of its leading dots and its dotted name; none of a file that is
-    no Python."""
+def _is_python(path: Path) -> bool:
+    """Return whether a file is Python by its name or its first line: a word of a command may be a file of data."""
+    if path.suffix == ".py":
+        return True
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the user's code: Python gives them when it is imported
-            nodes = list(ast.walk(ast.parse(content)))
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    names = [(0, alias.name) for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            first = [node.module] if node.module else []
-            names += [(node.level, ".".join([*first, alias.name])) for alias in node.names]
-    return tuple(dict.fromkeys(names))
+        with path.open("rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the imports of a file, each as the number of its leading dots and its dotted name; none of a file that
+    cannot be read."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return
+    lines = content.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for statement in dict.fromkeys(match.group("modules", "module", "names") for match in IMPORT.finditer(lines)):
+        modules, module, names = (_text(each or b"") for each in statement)
+        dotted = "".join(module.split())
+        level = len(dotted) - len(dotted.lstrip("."))
+        for alias in (modules or names.strip("()")).split(","):
+            name = ".".join([*filter(None, [dotted[level:]]), *alias.split()[:1]])
+            if all(part.isidentifier() or part == "*" for part in name.split(".")):
+                yield level, name
+
+
+def _text(source: bytes) -> str:
+    """Return a part of a statement as text, without comments and continued lines."""
+    return re.sub(rb"#[^\n]*|\\\n", b" ", source).decode(errors="replace")

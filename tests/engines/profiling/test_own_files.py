@@ -51,5 +51,38 @@ def test_a_module_of_a_package_brings_its_package_along(folder: Path) -> None:
 def test_a_file_that_is_no_python_imports_nothing(folder: Path) -> None:
     (folder / "train.sh").write_text("exec python train.py\n")
     (folder / "image.bin").write_bytes(b"\0\xff")
-    for name in ("train.sh", "image.bin"):
+    (folder / "table.csv").write_text("import blocks\n")
+    for name in ("train.sh", "image.bin", "table.csv"):
         assert own_files([folder / name], [folder]) == {folder / name}
+
+
+def test_an_entry_without_a_suffix_is_python_by_its_first_line(folder: Path) -> None:
+    (folder / "train").write_text("#!/usr/bin/env python3\nimport blocks\n")
+    assert folder / "blocks.py" in own_files([folder / "train"], [folder])
+
+
+def test_a_file_that_cannot_be_read_imports_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bytes:
+        """Stand in for a file without the right to read it."""
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert own_files([folder / "train.py"], [folder]) == {folder / "train.py"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import os as system, blocks as b, net.heads",
+        "try: import blocks; from net import (  # both (of them)\n    tails,\n    heads,\n)\nexcept ImportError: pass",
+        "from net import \\\n    heads\nimport \\\n  blocks",
+        "# a comment's end \\\nimport blocks\r\nfrom net import(heads)",
+        "\ufeffimport blocks\nfrom . net . heads import Head",
+        "if 'import ': import blocks, net.heads",
+        "TEXT = 'from here'\nimport blocks\nfrom net.heads import*",
+    ],
+)
+def test_every_form_of_an_import_is_found(statement: str, folder: Path) -> None:
+    (folder / "entry.py").write_text(statement, newline="")
+    found = {path.name for path in own_files([folder / "entry.py"], [folder])}
+    assert found >= {"blocks.py", "heads.py"}
