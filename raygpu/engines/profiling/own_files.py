@@ -17,8 +17,9 @@ import raygpu
 
 INSTALLED = {"site-packages", "dist-packages"}
 """Names of the folders of installed packages."""
-NOT_OWN = (Path(raygpu.__file__).parent.resolve(), Path(sysconfig.get_path("stdlib")).resolve())
-"""Folders of raygpu's code and of Python's."""
+RAYGPU = Path(raygpu.__file__).parent.resolve()
+STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
+"""Folder of Python's own code; outside a virtual environment it has the folder of installed packages too."""
 SPACE = rb"(?:[ \t\f]|\\\n)"
 NAMES = rb"(?:[.,*\w \t\f\x80-\xff]|\\\n)*+"
 IMPORT = re.compile(
@@ -47,8 +48,10 @@ def own_files(files: Iterable[Path], roots: Iterable[Path]) -> set[Path]:
 
 
 def is_own(path: Path) -> bool:
-    """Return whether a file or folder belongs neither to raygpu nor to Python."""
-    return not any(each in (path, *path.parents) for each in NOT_OWN)
+    """Return whether a file or folder belongs neither to raygpu nor to Python; those of installed packages do not."""
+    if path.is_relative_to(RAYGPU):
+        return False
+    return not path.is_relative_to(STDLIB) or not INSTALLED.isdisjoint(path.relative_to(STDLIB).parts)
 
 
 def _is_followed(path: Path) -> bool:

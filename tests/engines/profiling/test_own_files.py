@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.engines.profiling.own_files import own_files
+from raygpu.engines.profiling import own_files as module
+from raygpu.engines.profiling.own_files import is_own, own_files
 
 FILES = {
     "train.py": "import os, torch\nimport blocks\nfrom net import heads\nfrom net.deep.norm import Norm as Own\n",
@@ -86,3 +87,21 @@ def test_every_form_of_an_import_is_found(statement: str, folder: Path) -> None:
     (folder / "entry.py").write_text(statement, newline="")
     found = {path.name for path in own_files([folder / "entry.py"], [folder])}
     assert found >= {"blocks.py", "heads.py"}
+
+
+def test_installed_packages_in_the_folder_of_python_are_not_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in conda and in containers."""
+    monkeypatch.setattr(module, "STDLIB", tmp_path / "lib" / "python3.11")
+    monkeypatch.setattr(module, "RAYGPU", tmp_path / "lib" / "python3.11" / "site-packages" / "raygpu")
+    owned = {
+        "json/__init__.py": False,
+        "site-packages/nets/experiment.py": True,
+        "dist-packages/nets/experiment.py": True,
+        "site-packages/raygpu/experiment.py": False,
+        "site-packages/raygpu": False,
+    }
+    assert {name: is_own(tmp_path / "lib" / "python3.11" / name) for name in owned} == owned
+    installed = tmp_path / "lib" / "python3.11" / "site-packages" / "nets" / "experiment.py"
+    assert own_files([installed], [tmp_path]) == {installed}, "its code counts, its imports do not"
