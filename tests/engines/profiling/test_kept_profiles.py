@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,21 @@ def test_arrays_hide_processes_only_from_sweeps_with_arrays_as_wide(
     assert measurer.kept(CARD)[1] is is_due
 
 
-@pytest.mark.parametrize(("reason", "is_due"), [("another raygpu of yours runs MPS on GPU-1", False), (None, True)])
+@pytest.mark.parametrize(
+    ("reason", "noted", "is_due"),
+    [
+        ("/tmp/raygpu-mps-1 cannot be used: No space left on device", "its disk is full", False),
+        (None, "another raygpu of yours runs MPS on GPU-1", True),
+        (None, "its start failed: the MPS daemon does not answer", False),
+    ],
+)
 def test_mps_is_measured_once_it_can_run(
-    reason: str | None, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reason: str | None, noted: str, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
     monkeypatch.setattr("raygpu.engines.profiling.measurer.mps.unavailable", lambda uuid: reason)
     measurer, card = measurer_of(64, 1, tmp_path, gpu={"mode": "process"}), replace(CARD, uuid="GPU-1")
     points = tuple(Point("process", n, 1e3 * n, float(n)) for n in (1, 2, 4, 8))
-    notes = ("mps: not measured: no MPS: another raygpu of yours runs MPS on GPU-1; packed trials take turns",)
-    measurer.store.keep(Profile(measurer._subject(measurer.largest, card), few().num_train, points, notes))
+    notes, now = (f"mps: not measured: no MPS: {noted}; packed trials take turns",), datetime.now(UTC).isoformat()
+    measurer.store.keep(Profile(measurer._subject(measurer.largest, card), few().num_train, points, notes, now))
     assert measurer.kept(card)[1] is is_due
