@@ -11,7 +11,7 @@ followed by more. A point that contradicts itself or its neighbours is measured 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -29,6 +29,7 @@ from raygpu.engines.profiling.workload import Repetitions
 from raygpu.errors import error_line
 from raygpu.planning.confidence import spread_text
 from raygpu.planning.plausibility import contradictions, is_alone, mark_doubtful, normalise
+from raygpu.planning.profile_coverage import LEAST, MOST, fibonacci
 from raygpu.planning.profiles import NOT_COMPILED, NOT_TRIED, Point, rises
 
 HOPELESS = 0.4
@@ -37,10 +38,6 @@ THREAD_ROUNDS = 3
 """Number of windows of a single training with one CPU thread, and with all, to choose the faster setting."""
 MARGIN = 0.9
 """Share of the free memory that the probe's processes may fill."""
-LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
-"""Smallest number of trainings at which a way differs from a single training."""
-MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
-"""Largest number of trainings for a way: MPS accepts no more clients, and `threads` is not worth a longer search."""
 
 
 class ConcurrencyBenchmark:
@@ -368,11 +365,3 @@ def _mean(parts: Sequence[float | None], n: int) -> float | None:
     """Return the memory of all processes divided by n trainings; None if one of them is unknown."""
     known_parts = [part for part in parts if part is not None]
     return sum(known_parts) / n if known_parts and len(known_parts) == len(parts) else None
-
-
-def fibonacci() -> Iterator[int]:
-    """Yield 1, 2, 3, 5, 8, 13, 21, 34 ... without end."""
-    low, high = 1, 2
-    while True:
-        yield low
-        low, high = high, low + high

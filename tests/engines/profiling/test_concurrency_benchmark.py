@@ -15,10 +15,11 @@ from raygpu.config.source import Source, locate
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.remote_cluster import connect
 from raygpu.engines.profiling import concurrency_benchmark as module
-from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark, Measured, fibonacci
+from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark, Measured
 from raygpu.engines.profiling.probe_actor import Taken
 from raygpu.engines.profiling.probe_workers import ProbeProcesses
 from raygpu.engines.profiling.workload import Repetitions, Workload
+from raygpu.planning.profile_coverage import fibonacci
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from tests.fakes.nvml import FakeNvml

@@ -105,3 +105,16 @@ def test_mps_is_measured_once_it_can_run(
     notes, now = (f"mps: not measured: no MPS: {noted}; packed trials take turns",), datetime.now(UTC).isoformat()
     measurer.store.keep(Profile(measurer._subject(measurer.largest, card), few().num_train, points, notes, now))
     assert measurer.kept(card)[1] is is_due
+
+
+@pytest.mark.parametrize("values", [{"gpu": {"mode": "auto", "fraction": 0.25}}, {"gpu": {"mps": "off"}}])
+def test_no_way_is_missed_that_no_probe_measures(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.mps.unavailable", lambda uuid: None)
+    measurer, card = measurer_of(64, 1, tmp_path, **values), replace(CARD, uuid="GPU-1")
+    points = tuple(Point("process", n, 1e3 * n, float(n)) for n in (1, 2, 4, 8))
+    key, array = measurer._subject(measurer.largest, card), Point("fused", 8, 9e2, 0.9)
+    measurer.store.keep(Profile(key, few().num_train, (*points, array)))
+    assert not measurer.kept(card)[1]
