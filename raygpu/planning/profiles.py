@@ -186,6 +186,11 @@ class Profile:
         return any(p.samples_per_s for p in self.of(way))
 
     @property
+    def is_of_one(self) -> bool:
+        """Whether the profile has the speed of one training alone and no more."""
+        return all((p.way, p.n) == ("process", 1) for p in self.points)
+
+    @property
     def ways(self) -> list[Way]:
         """Measured ways, in the order of `WAYS`."""
         return [way for way in WAYS if any(p.way == way for p in self.points)]

@@ -128,7 +128,11 @@ class Measurer:
         if look.rough is not None:
             estimates.reference = look.rough
             estimates.source = f"few steps here, as {estimates.source}"
-        elif look.in_arrays and look.sweep_s <= self._time_budget_s and not any(map(_has_arrays, in_part.values())):
+        elif (
+            look.in_arrays
+            and look.sweep_s <= self._time_budget_s
+            and not any(each.of("fused") for each in in_part.values())
+        ):
             self._prefer_arrays(estimates)
         else:
             self._taken(estimates, in_part)
@@ -179,7 +183,7 @@ class Measurer:
         seconds = most_s(profile.points, [*self._numbers(self.largest, hardware)], self._samples, self._time_budget_s)
         if not ended_by_time(profile, self._lacking(profile, self.largest, hardware), seconds):
             return False
-        if all((p.way, p.n) == ("process", 1) for p in profile.points):
+        if profile.is_of_one:
             self._use_speed_of_one(found, profile, f"a probe of {profile.measured_at[:10]}", hardware)
         else:
             self._taken(found, in_part)
@@ -198,8 +202,7 @@ class Measurer:
         return lacking(profile, needed, FreeMemory.of(hardware.nodes, hardware.device_gib))
 
     def _numbers(self, group: Group, hardware: Hardware) -> dict[Way, list[int]]:
-        """Return the numbers of trainings at once that a probe of a group tries, by way; MPS where a GPU may have
-        it."""
+        """Return the numbers of trainings at once that a probe of a group tries, by way."""
         gpu = self.config.gpu
         ways: dict[Way, bool] = {
             "process": True,
@@ -363,16 +366,16 @@ class Measurer:
         started = time.monotonic()
         assert self.splits is not None
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
-        ratio = generations_ratio(self.config)
-        probing = SweepProbe(cluster, workload, self._size, self._time_budget_s, ratio)
+        probing = SweepProbe(cluster, workload, self._size, self._time_budget_s, generations_ratio(self.config))
         benchmark = probing.measure([*self._numbers(self.largest, hardware)], self._samples)
-        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+        key = self._subject(self.largest, hardware)
+        earlier = self._found(key)
         profile = Profile(
-            self._subject(self.largest, hardware),
+            key,
             self.splits.samples_per_epoch,
             tuple(benchmark.points),
             tuple(benchmark.notes),
-            measured_at,
+            datetime.now(UTC).isoformat(timespec="seconds"),
             self.config.data.synthetic,
             probing.ended_s,
         )
@@ -387,13 +390,10 @@ class Measurer:
         if any(point.doubt is not None for point in profile.points):
             profile = roughly(profile)
             estimates.source += " on a busy machine, rough and not all kept"
-        if self._lacking(profile, self.largest, hardware):
+        if earlier is not None:  # what was measured before counts too, as it is kept
+            profile = profile.over(earlier)
+        if profile.is_of_one and self._lacking(profile, self.largest, hardware):
             self._use_speed_of_one(estimates, profile, estimates.source, hardware)
         else:
             estimates.own[self.largest.signature] = estimates.reference = profile
         return estimates
-
-
-def _has_arrays(profile: Profile) -> bool:
-    """Return whether arrays were measured."""
-    return bool(profile.of("fused"))

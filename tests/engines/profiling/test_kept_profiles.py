@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,3 +119,29 @@ def test_no_way_is_missed_that_no_probe_measures(
     key, array = measurer._subject(measurer.largest, card), Point("fused", 8, 9e2, 0.9)
     measurer.store.keep(Profile(key, few().num_train, (*points, array)))
     assert not measurer.kept(card)[1]
+
+
+class ShortProbe:
+    """In place of SweepProbe: time ends it after one training."""
+
+    def __init__(self, *_: Any) -> None:
+        self.ended_s = {"process": 9.0, "fused": 9.0}
+
+    def measure(self, ways: Any, work: float) -> Any:
+        return SimpleNamespace(points=[Point("process", 1, 1e3, 1.0)], notes=[])
+
+
+def test_a_probe_adds_to_what_was_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.SweepProbe", ShortProbe)
+    measurer = measurer_of(64, 1, tmp_path)
+    key, packed = measurer._subject(measurer.largest, CARD), (Point("process", n, 1e3 * n, float(n)) for n in (1, 2, 4))
+    measurer.store.keep(Profile(key, few().num_train, (*packed, Point("fused", 8, 9e3, 9.0))))
+    found = measurer.probe(SimpleNamespace(), CARD)  # type: ignore[arg-type]
+    assert found.reference is not None
+    assert {(p.way, p.n) for p in found.reference.points} == {
+        ("process", 1),
+        ("process", 2),
+        ("process", 4),
+        ("fused", 8),
+    }
+    assert found.source == "probe of 0 s"
