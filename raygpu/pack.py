@@ -30,6 +30,7 @@ from raygpu.cli.run_description import measurement_description
 from raygpu.config import PackConfig
 from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
+from raygpu.devices import nvml
 from raygpu.devices.host import available_memory_gib
 from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster.service.handover import served
@@ -126,7 +127,9 @@ def advise(
         profile = profile.in_epochs_of(measuring.samples_per_epoch)
     chosen = config.chosen_numbers
     numbers = tried(ways, fibonacci() if chosen is None else sorted({1, *chosen}), config.most)
-    room = FreeMemory(available_memory_gib(), measuring.subject.device_gib)
+    gpus = measuring.prepared.gpus
+    memory = nvml.memory(gpus[0].uuid) if gpus else None
+    room = FreeMemory(available_memory_gib(), measuring.subject.device_gib if memory is None else memory.free_gib)
     is_kept = profile is not None and not lacking(profile, numbers, room)
     folder = RunDirectory.create_for(config)
     with removed_if_failed(folder):

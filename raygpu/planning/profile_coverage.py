@@ -36,8 +36,9 @@ def lacking(profile: Profile, numbers: Mapping[Way, Sequence[int]], room: FreeMe
     """Return the ways of which a profile does not tell enough.
 
     numbers: ways to choose between, each with the numbers of trainings at once that a measurement would try. room:
-    memory that it would have; it would try none of more trainings than fit.
+    memory that is free now: a measurement would try no more trainings than fit.
     """
+    profile = profile.with_free(room.device_gib)
     most = {way: most_that_fit(profile, way, room) for way in numbers}
     reach = {way: max((n for n in of if n <= most[way]), default=min(of)) for way, of in numbers.items()}
     return [way for way, n in reach.items() if not profile.tells_of(way, n)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,8 @@ NOT_MEASURED = "not measured"
 """Part of the note of a way that a measurement left out."""
 NOT_STARTED = "its start failed"
 """Part of the note that MPS was tried and did not run: for good, or because the machine was busy."""
+ROOMIER = 1.1
+"""Ratio of free memory to that of a measurement in which memory ended, from which more trainings may fit."""
 STARTS_AGAIN = timedelta(days=1)
 """Age of a measurement from which a start of MPS that failed in it may be tried again."""
 MEASURABLE = 0.02
@@ -116,6 +119,8 @@ class Point:
     """Device memory of each training, the context of its process included."""
     used_gib: float | None = None
     """Device memory in use in all, by any process."""
+    free_gib: float | None = None
+    """Device memory that was free before the measurement, where memory ended."""
     util_pct: float | None = None
     sm_util_pct: float | None = None
     sm_occupancy_pct: float | None = None
@@ -254,6 +259,12 @@ class Profile:
         if not any(NOT_STARTED in note for note in self.notes) or now - _moment(self.measured_at) < STARTS_AGAIN:
             return self
         return replace(self, notes=tuple(note for note in self.notes if NOT_STARTED not in note))
+
+    def with_free(self, free_gib: float | None) -> Profile:
+        """Return what the profile says where so much device memory is free: what ended may fit now."""
+        if free_gib is None:
+            return self
+        return replace(self, points=tuple(p for p in self.points if (p.free_gib or math.inf) * ROOMIER > free_gib))
 
     def tells_of(self, way: Way, n: float) -> bool:
         """Return whether a way needs no further measurement for n trainings at once: n was measured, more stopped

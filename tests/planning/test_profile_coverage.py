@@ -9,7 +9,7 @@ import pytest
 from raygpu.config.sections import Way
 from raygpu.planning.cost_model import FreeMemory
 from raygpu.planning.profile_coverage import array_outdoes, ended_by_time, fibonacci, lacking, tried
-from raygpu.planning.profiles import Profile
+from raygpu.planning.profiles import Point, Profile
 from tests.planning.test_profiles import points, profile
 
 ROOMY = FreeMemory(1000.0, 80.0)
@@ -26,6 +26,19 @@ def test_more_than_the_device_holds_is_not_measured(each: float, is_lacking: boo
     numbers: dict[Way, list[int]] = {"process": [1, 2, 4, 8]}
     assert lacking(of_gib(each), numbers, ROOMY) == (["process"] if is_lacking else [])
     assert lacking(replace(of_gib(each), points=()), numbers, ROOMY) == ["process"]
+
+
+@pytest.mark.parametrize(
+    ("was_free", "is_free", "is_lacking"),
+    [(20.0, 80.0, True), (20.0, 21.0, False), (79.0, 80.0, False), (None, 80.0, False), (20.0, None, False)],
+)
+def test_memory_that_ended_on_a_busy_gpu_is_measured_again_on_a_free_one(
+    was_free: float | None, is_free: float | None, is_lacking: bool
+) -> None:
+    ended = Point("process", 4, fault="out of memory", free_gib=was_free)
+    measured = profile(points("process", {1: 1.0, 2: 1.9}, device_gib=2.0), [ended])
+    room = FreeMemory(1000.0, is_free)
+    assert lacking(measured, {"process": [1, 2, 4, 8]}, room) == (["process"] if is_lacking else [])
 
 
 def test_each_way_counts() -> None:

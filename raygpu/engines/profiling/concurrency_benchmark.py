@@ -74,6 +74,8 @@ class ConcurrencyBenchmark:
         """Points as they were measured, without a common reference."""
         self._references: list[float] = []
         """Samples/s of the single training in all rounds."""
+        self._free_gib: float | None = None
+        """Free device memory before the first training."""
         self._again: dict[tuple[Way, int], int] = {}
         """Number of repeated measurements of each point."""
 
@@ -87,6 +89,7 @@ class ConcurrencyBenchmark:
 
     def begin(self) -> bool:
         """Start the single training that all others are compared with; return False if it fails."""
+        self._free_gib = self._free()[1] if self.probe.local else None
         if "fused" in self._ways:
             self._pools.take("fused", 1, self.probe.num_cpus)  # starts meanwhile
         self._alone = alone = self._ready("process", 1)
@@ -323,6 +326,8 @@ class ConcurrencyBenchmark:
 
     def _keep(self, measured: Measured) -> None:
         point = measured.point()
+        if measured.fault is not None and measured.fault.out_of_memory:
+            point = replace(point, free_gib=self._free_gib)
         keys = [(p.way, p.n, p.compiled) for p in self._measured]
         if (key := (point.way, point.n, point.compiled)) in keys:  # measured again: its processes had started before
             place = keys.index(key)

@@ -199,7 +199,7 @@ class Measurer:
             needed = {"fused": needed["fused"]}
         if "mps" in needed and hardware.uuid is not None and mps.unavailable(hardware.uuid) is not None:
             del needed["mps"]
-        return lacking(profile, needed, FreeMemory.of(hardware.nodes, hardware.device_gib))
+        return lacking(profile, needed, FreeMemory.of(hardware.nodes, hardware.free_gib))
 
     def _numbers(self, group: Group, hardware: Hardware) -> dict[Way, list[int]]:
         """Return the numbers of trainings at once that a probe of a group tries, by way."""

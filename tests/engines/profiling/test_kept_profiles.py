@@ -145,3 +145,16 @@ def test_a_probe_adds_to_what_was_measured_before(tmp_path: Path, monkeypatch: p
         ("fused", 8),
     }
     assert found.source == "probe of 0 s"
+
+
+@pytest.mark.parametrize(("free_gib", "is_due"), [(20.0, False), (79.0, True), (None, True)])
+def test_a_sweep_measures_as_far_as_its_device_s_free_memory(
+    free_gib: float | None, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    measurer = measurer_of(64, 1, tmp_path)
+    points = tuple(Point("process", n, 1e3 * n, float(n), device_gib=8.0) for n in (1, 2))
+    ended = (Point("process", 4, fault="out of memory", free_gib=20.0), Point("fused", 8, 9e2, 0.9))
+    measurer.store.keep(Profile(measurer._subject(measurer.largest, CARD), few().num_train, (*points, *ended)))
+    nodes = [replace(CARD.nodes[0], free_gib=free_gib)]
+    assert measurer.kept(replace(CARD, nodes=nodes))[1] is is_due
