@@ -9,6 +9,7 @@ data that the code reads, are not found. Words of a text that read as an import 
 from __future__ import annotations
 
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,12 +31,16 @@ IMPORT = re.compile(
 """Import statement in Python source. A scan reads some 30 MB/s, a parser 1 MB/s."""
 
 
-def own_files(files: Iterable[Path], roots: Iterable[Path]) -> set[Path]:
+def own_files(files: Iterable[Path], roots: Iterable[Path], others: Iterable[Path] = ()) -> set[Path]:
     """Return these files, and those that they import, directly or not.
 
-    roots: folders at which absolute imports start. Files of installed packages are not followed, and not found.
+    roots: folders at which absolute imports start. others: folders for what is not found there, as `import_roots`.
+    Files of installed packages are not followed, and not found.
     """
-    own_roots = [root for root in dict.fromkeys(root.resolve() for root in roots) if _is_followed(root)]
+    own_roots, other_roots = (
+        [root for root in dict.fromkeys(root.resolve() for root in each) if _is_followed(root)]
+        for each in (roots, others)
+    )
     found, waiting = set[Path](), [file.resolve() for file in files]
     while waiting:
         path = waiting.pop()
@@ -43,8 +48,15 @@ def own_files(files: Iterable[Path], roots: Iterable[Path]) -> set[Path]:
             continue
         found.add(path)
         if _is_followed(path) and _is_python(path):
-            waiting += _imported_files(path, own_roots)
+            waiting += _imported_files(path, own_roots, other_roots)
     return found
+
+
+def import_roots() -> list[Path]:
+    """Return the folders of `sys.path` with a user's own modules: of editable packages (src/), say."""
+    folders = [Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir()]
+    scripts = Path(sysconfig.get_path("scripts")).resolve()  # the first entry of an installed command
+    return [folder for folder in folders if folder != scripts and _is_followed(folder)]
 
 
 def is_own(path: Path) -> bool:
@@ -58,15 +70,18 @@ def _is_followed(path: Path) -> bool:
     return is_own(path) and INSTALLED.isdisjoint(path.parts)
 
 
-def _imported_files(path: Path, roots: Sequence[Path]) -> Iterator[Path]:
+def _imported_files(path: Path, roots: Sequence[Path], others: Sequence[Path]) -> Iterator[Path]:
     """Yield the own files that a file imports, and the `__init__.py` of the packages that hold any of them."""
-    for root in roots:
+    for root in (*roots, *others):
         if root in path.parents:
             yield from _files_of(root, path.relative_to(root).parent.parts)
     for level, name in _imports(path):
-        folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else roots
-        for folder in folders:
-            yield from _files_of(folder, name.split("."))
+        places = [[path.parents[level - 1]]] if 0 < level <= len(path.parents) else [roots, others]
+        for folders in places:
+            files = [file for folder in folders for file in _files_of(folder, name.split("."))]
+            yield from files
+            if files:
+                break
 
 
 def _files_of(folder: Path, parts: Sequence[str]) -> Iterator[Path]:

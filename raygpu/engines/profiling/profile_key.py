@@ -16,7 +16,7 @@ from typing import Any
 import raygpu
 from raygpu.config.source import PICKLED, Source
 from raygpu.devices import nvml
-from raygpu.engines.profiling.own_files import is_own, own_files
+from raygpu.engines.profiling.own_files import import_roots, is_own, own_files
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Experiment, Splits, is_read_later, named
 from raygpu.planning.estimates import Hardware
@@ -74,10 +74,10 @@ def _fingerprint(source: Source, code: Any) -> str:
     elif code is None:
         words = (Path(source.folder, word) for word in shlex.split(source.name))
         scripts = [path for path in words if os.path.isfile(path)]  # a word may be no possible name of a file
-        files = own_files(scripts, [Path(source.folder), *(path.parent for path in scripts)])
+        files = own_files(scripts, [Path(source.folder), *(path.parent for path in scripts)], import_roots())
     else:
         modules = dict(_modules(source, code))
-        files = own_files(modules, [Path(source.folder), *modules.values()])
+        files = own_files(modules, [Path(source.folder), *modules.values()], import_roots())
     digests = sorted(map(_digest, files))
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
