@@ -30,6 +30,7 @@ from raygpu.cli.run_description import measurement_description
 from raygpu.config import PackConfig
 from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
+from raygpu.devices import nvml
 from raygpu.devices.host import available_memory_gib
 from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster.service.handover import served
@@ -37,7 +38,7 @@ from raygpu.errors import BadInput
 from raygpu.planning.advice import Advice, Scaling
 from raygpu.planning.advice import advise as judge
 from raygpu.planning.cost_model import FreeMemory
-from raygpu.planning.profile_coverage import lacking
+from raygpu.planning.profile_coverage import fibonacci, lacking, tried
 from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.packing import MeasuredTraining, find_training, measure, measure_scaling, plan_pack
@@ -124,9 +125,12 @@ def advise(
     profile = store.find(measuring.subject)
     if profile is not None:
         profile = profile.in_epochs_of(measuring.samples_per_epoch)
-    most = max(config.chosen_numbers or (config.most,))
-    room = FreeMemory(available_memory_gib(), measuring.subject.device_gib)
-    is_kept = profile is not None and not lacking(profile, dict.fromkeys(ways, most), room)
+    chosen = config.chosen_numbers
+    numbers = tried(ways, fibonacci() if chosen is None else sorted({1, *chosen}), config.most)
+    gpus = measuring.prepared.gpus
+    memory = nvml.memory(gpus[0].uuid) if gpus else None
+    room = FreeMemory(available_memory_gib(), measuring.subject.device_gib if memory is None else memory.free_gib)
+    is_kept = profile is not None and not lacking(profile, numbers, room)
     folder = RunDirectory.create_for(config)
     with removed_if_failed(folder):
         if profile is None or not is_kept:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from experiments.benchmarks import record
 from raygpu import pack
 from raygpu.config import PackConfig, load
-from raygpu.engines.profiling.concurrency_benchmark import fibonacci
+from raygpu.planning.profile_coverage import fibonacci
 from raygpu.planning.profiles import Profile
 
 SAME = ("rounds", "most", "window_s", "ways", "numbers")

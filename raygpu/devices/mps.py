@@ -12,6 +12,7 @@ import atexit
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from raygpu.devices import nvml
 from raygpu.devices.mps_control import PROGRAM, Control, program, until
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS
+from raygpu.planning.profiles import NOT_STARTED
 from raygpu.records.scratch import lock_file, private_folder
 
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -37,6 +39,7 @@ LONGEST_PIPE = 80
 LOCK = "lock"
 """File in a daemon's folder that its owner has locked."""
 BUSY = "another raygpu of yours runs MPS on {}"
+UNUSABLE = "{} cannot be used: {}"
 
 
 class NoMps(RaygpuError):
@@ -92,17 +95,14 @@ class Mps:
         root: folder for its directories; default /tmp/raygpu-mps-UID, whatever TMPDIR is: paths must be short.
         within_s: seconds that the daemon and the server each have to start.
         """
-        reason = refusal(uuid)
+        reason = unavailable(uuid, root)
         if reason is not None:
             raise NoMps(reason)
         control = _control(uuid, root)
-        _own(control.folder.parent)
-        if len(os.fsencode(control.pipe)) > LONGEST_PIPE:
-            raise NoMps(f"{control.pipe} is too long for a socket, which has {LONGEST_PIPE} bytes of it")
         try:
             return cls._started(uuid, control, within_s)
         except OSError as error:  # its disk is full, say
-            raise NoMps(f"{control.folder} cannot be used: {one_line(error)}") from error
+            raise NoMps(UNUSABLE.format(control.folder, one_line(error))) from error
 
     @classmethod
     def _started(cls, uuid: str, control: Control, within_s: float) -> Mps:
@@ -118,7 +118,7 @@ class Mps:
                 path.mkdir(mode=0o700, parents=True)
             reason = control.start(uuid, within_s) or _server_up(control, within_s)
             if reason is not None:
-                raise NoMps(reason)
+                raise NoMps(f"{NOT_STARTED}: {reason}")
             return cls(uuid, control, lock)
         except BaseException:
             _end(control, lock)
@@ -171,18 +171,18 @@ def refusal(uuid: str) -> str | None:
 
 def unavailable(uuid: str, root: Path | None = None) -> str | None:
     """Return why MPS cannot be started on a GPU now, without trying it; None if no reason is known."""
-    reason = refusal(uuid)
     control = _control(uuid, root)
+    reason = refusal(uuid) or _unusable(control)
     if reason is not None or control.daemon() is None:
         return reason
     try:
         lock = lock_file(control.folder / LOCK)
     except OSError as error:
-        return f"{control.folder} cannot be used: {one_line(error)}"
+        return UNUSABLE.format(control.folder, one_line(error))
     if lock is None:
         return BUSY.format(uuid)
     os.close(lock)  # what a raygpu left that was killed
-    return None
+    return _serving(control)
 
 
 def _control(uuid: str, root: Path | None) -> Control:
@@ -195,12 +195,27 @@ def _kernel() -> str:
     return os.uname().release
 
 
-def _own(root: Path) -> Path:
-    """Return the directory, made if need be; raise NoMps if others can write to it."""
+def _unusable(control: Control) -> str | None:
+    """Return why a daemon's folder cannot be made; None if a file can be written beside it."""
+    if len(os.fsencode(control.pipe)) > LONGEST_PIPE:
+        return f"{control.pipe} is too long for a socket, which has {LONGEST_PIPE} bytes of it"
+    root = control.folder.parent
     try:
-        return private_folder(root)
+        private_folder(root)
     except OSError as error:
-        raise NoMps(f"{root} cannot be made: {error.strerror}" if error.strerror else str(error)) from error
+        return f"{root} cannot be made: {error.strerror}" if error.strerror else str(error)
+    try:
+        with tempfile.TemporaryFile(dir=root) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        return UNUSABLE.format(root, one_line(error))
+    return None
+
+
+def _serving(control: Control) -> str | None:
+    """Return that the daemon of a raygpu that was killed still has clients; None if it has none."""
+    clients = control.clients()
+    return f"an earlier raygpu's MPS still serves processes: end {', '.join(map(str, clients))}" if clients else None
 
 
 def _lock(folder: Path, uuid: str) -> int:
@@ -217,13 +232,12 @@ def _lock(folder: Path, uuid: str) -> int:
 def _clear(control: Control) -> None:
     """End the daemon of a raygpu that was killed, and remove its files. Raises NoMps if it still has clients."""
     if control.daemon() is not None:
-        clients = control.clients()
-        if clients:
-            pids = ", ".join(map(str, clients))
-            raise NoMps(f"an earlier raygpu's MPS still serves processes: end {pids}")
+        reason = _serving(control)
+        if reason is not None:
+            raise NoMps(reason)
         fault = control.quit(STOP_S)
         if fault is not None:
-            raise NoMps(fault)
+            raise NoMps(f"{NOT_STARTED}: {fault}")
     for path in (control.pipe, control.log):
         shutil.rmtree(path, ignore_errors=True)
 

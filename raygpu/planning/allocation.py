@@ -52,7 +52,7 @@ def measured_share(
         return dict.fromkeys(nodes_by_type, Choice(Share(best.n), best.bound or "measured"))
     choices = {}
     for device, of in nodes_by_type.items():
-        way = best.way if parts[device].profile.of(best.way) else "process"
+        way = best.way if parts[device].profile.measured(best.way) else "process"
         most, bound = at_once(parts[device], way, FreeMemory.of(of, _free_gib(of)), num_gpus)
         choice = Choice(Share(1 if best.n == 1 else most), bound)
         choices[device] = held_to(choice, best.n, best.bound or "measured") if of[0].device == reference else choice

@@ -32,6 +32,14 @@ class Hardware:
     uuid: str | None = None
     """UUID of the first GPU; None where one is simulated, or is another machine's."""
 
+    @property
+    def free_gib(self) -> float | None:
+        """Free memory of a device of the first one's type; all its memory where that is unknown."""
+        alike = (
+            node.free_gib for node in self.nodes if (node.device, node.device_gib) == (self.device, self.device_gib)
+        )
+        return next((free_gib for free_gib in alike if free_gib is not None), self.device_gib)
+
 
 @dataclass(slots=True)
 class Estimates:

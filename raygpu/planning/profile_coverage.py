@@ -1,6 +1,6 @@
 """Decide whether a kept profile answers what a sweep asks, or a measurement would tell more. Pure.
 
-    ways = lacking(profile, {"process": 8, "fused": 8}, room)
+    ways = lacking(profile, {"process": [1, 2, 4, 8], "fused": [8]}, room)
     ended_by_time(profile, ways, seconds=15.0)      # a probe of 15 s would end where an earlier one did
 
 What ended one measurement does not end the next: a longer sweep has more time, and memory may be free again.
@@ -8,7 +8,8 @@ What ended one measurement does not end the next: a longer sweep has more time, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from raygpu.config.sections import Way
 from raygpu.planning.cost_model import FreeMemory, most_that_fit
@@ -18,14 +19,37 @@ FURTHER = 2.0
 """Ratio of a probe's time to an earlier one's from which it measures again what time had ended."""
 
 
-def lacking(profile: Profile, reach: Mapping[Way, int], room: FreeMemory) -> list[Way]:
+LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
+"""Smallest number of trainings at which a way differs from a single training."""
+MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
+"""Largest number of trainings for a way: MPS accepts no more clients, and `threads` is not worth a longer search."""
+
+
+def tried(ways: Iterable[Way], numbers: Iterable[int], most: int) -> dict[Way, list[int]]:
+    """Return the numbers of trainings at once, none above `most`, at which a measurement tries each of these ways."""
+    within = sorted(takewhile(lambda n: n <= most, numbers))
+    by_way = {way: [n for n in within if LEAST.get(way, 1) <= n <= MOST.get(way, n)] for way in ways}
+    return {way: of for way, of in by_way.items() if of}
+
+
+def lacking(profile: Profile, numbers: Mapping[Way, Sequence[int]], room: FreeMemory) -> list[Way]:
     """Return the ways of which a profile does not tell enough.
 
-    reach: ways to choose between, each with the number of trainings at once up to which it is to be measured. room: all
-    memory of a device; no more trainings have to be measured than it holds.
+    numbers: ways to choose between, each with the numbers of trainings at once that a measurement would try. room:
+    memory that is free now: a measurement would try no more trainings than fit.
     """
-    numbers = {way: min(n, most_that_fit(profile, way, room)) for way, n in reach.items()}
-    return [way for way, n in numbers.items() if not profile.tells_of(way, n)]
+    profile = profile.with_free(room.device_gib)
+    most = {way: most_that_fit(profile, way, room) for way in numbers}
+    reach = {way: max((n for n in of if n <= most[way]), default=min(of)) for way, of in numbers.items()}
+    return [way for way, n in reach.items() if not profile.tells_of(way, n)]
+
+
+def fibonacci() -> Iterator[int]:
+    """Yield 1, 2, 3, 5, 8, 13, 21, 34 ... without end."""
+    low, high = 1, 2
+    while True:
+        yield low
+        low, high = high, low + high
 
 
 def array_outdoes(points: Iterable[Point], members: int, processes: int, worth: float = 1.0) -> bool:

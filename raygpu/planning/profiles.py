@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -24,8 +26,14 @@ NOT_TRIED = "at once not tried"
 """Part of the note of a number that a measurement left out, for want of time or of free memory."""
 BEATEN = "packed:"
 """Prefix of the note that no number of processes can be as fast as the array of this measurement."""
-MPS_PASSES = ("another raygpu of yours", "an earlier raygpu's MPS", "is not installed", "cannot be used")
-"""Parts of notes on MPS whose reason may be gone at the next measurement."""
+NOT_MEASURED = "not measured"
+"""Part of the note of a way that a measurement left out."""
+NOT_STARTED = "its start failed"
+"""Part of the note that MPS was tried and did not run: for good, or because the machine was busy."""
+ROOMIER = 1.1
+"""Ratio of free memory to that of a measurement in which memory ended, from which more trainings may fit."""
+STARTS_AGAIN = timedelta(days=1)
+"""Age of a measurement from which a start of MPS that failed in it may be tried again."""
 MEASURABLE = 0.02
 """Share of a step's time below which a fitted cost cannot be told from zero, however small the spread."""
 
@@ -111,6 +119,8 @@ class Point:
     """Device memory of each training, the context of its process included."""
     used_gib: float | None = None
     """Device memory in use in all, by any process."""
+    free_gib: float | None = None
+    """Device memory that was free before the measurement, where memory ended."""
     util_pct: float | None = None
     sm_util_pct: float | None = None
     sm_occupancy_pct: float | None = None
@@ -181,6 +191,11 @@ class Profile:
         return any(p.samples_per_s for p in self.of(way))
 
     @property
+    def is_of_one(self) -> bool:
+        """Whether the profile has the speed of one training alone and no more."""
+        return all((p.way, p.n) == ("process", 1) for p in self.points)
+
+    @property
     def ways(self) -> list[Way]:
         """Measured ways, in the order of `WAYS`."""
         return [way for way in WAYS if any(p.way == way for p in self.points)]
@@ -238,6 +253,18 @@ class Profile:
         """Return what later measurements may trust: no points in doubt, and no notes of this measurement's moment."""
         points = tuple(p for p in self.points if p.doubt is None)
         return replace(self, points=points, notes=tuple(note for note in self.notes if not _passes(note)))
+
+    def as_of(self, now: datetime) -> Profile:
+        """Return what a profile that was measured earlier says now: a failed start of MPS counts for `STARTS_AGAIN`."""
+        if not any(NOT_STARTED in note for note in self.notes) or now - _moment(self.measured_at) < STARTS_AGAIN:
+            return self
+        return replace(self, notes=tuple(note for note in self.notes if NOT_STARTED not in note))
+
+    def with_free(self, free_gib: float | None) -> Profile:
+        """Return what the profile says where so much device memory is free: what ended may fit now."""
+        if free_gib is None:
+            return self
+        return replace(self, points=tuple(p for p in self.points if (p.free_gib or math.inf) * ROOMIER > free_gib))
 
     def tells_of(self, way: Way, n: float) -> bool:
         """Return whether a way needs no further measurement for n trainings at once: n was measured, more stopped
@@ -304,9 +331,20 @@ class Profile:
 
 
 def _passes(note: str) -> bool:
-    """Return whether the reason in a note may not hold for the next measurement of this training on this device."""
-    is_mps = note.startswith("mps:")
-    return NOT_TRIED in note or note.startswith(BEATEN) or (is_mps and any(part in note for part in MPS_PASSES))
+    """Return whether the reason in a note may not hold for the next measurement of this training on this device.
+
+    Whether MPS can be tried is asked before each measurement, so that only a failed start has to be known.
+    """
+    untried = note.startswith("mps:") and NOT_MEASURED in note and NOT_STARTED not in note
+    return untried or NOT_TRIED in note or note.startswith(BEATEN)
+
+
+def _moment(text: str) -> datetime:
+    """Return a date and time from a profile; the earliest of all where it has none."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _exceeds(point: Point, other: Point) -> bool:

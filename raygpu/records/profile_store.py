@@ -15,6 +15,7 @@ import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,9 @@ class ProfileStore:
         """Return the subject's profile of the same versions, or None; a file of other versions stays until the subject
         is measured anew."""
         profile = read(self.folder / subject.file_name)
-        return profile if profile is not None and profile.subject.same_versions(subject) else None
+        if profile is None or not profile.subject.same_versions(subject):
+            return None
+        return profile.as_of(datetime.now(UTC))
 
     def all(self) -> Iterator[Profile]:
         """Yield every profile of the folder that can be read."""

@@ -113,7 +113,8 @@ def test_a_daemon_that_does_not_start(
     monkeypatch.setenv("FAKE_MPS", misbehaviour)
     with pytest.raises(NoMps) as caught:
         Mps.start(fake.uuids[0], root, within_s)
-    assert str(caught.value) == line
+    assert str(caught.value) == f"its start failed: {line}"
+    assert unavailable(fake.uuids[0], root) is None, "only a start shows it"
     assert not list(root.glob("0000*")), "nothing is left"
 
 
@@ -186,6 +187,7 @@ def test_the_daemon_of_a_killed_raygpu_is_ended_first(fake: FakeNvml, root: Path
     with pytest.raises(NoMps, match="an earlier raygpu's MPS still serves processes: end 123"):
         Mps.start(fake.uuids[0], root)
     assert Control(folder_of(root)).daemon() == stale
+    assert unavailable(fake.uuids[0], root) == "an earlier raygpu's MPS still serves processes: end 123"
     (folder_of(root) / "pipe" / "clients").unlink()
     with Mps.start(fake.uuids[0], root):
         assert Control(folder_of(root)).daemon() not in (None, stale)
@@ -236,6 +238,17 @@ def test_places_that_will_not_do(fake: FakeNvml, root: Path) -> None:
     (root / "file").touch()
     with pytest.raises(NoMps, match="cannot be made"):
         Mps.start(fake.uuids[0], root / "file")
+    for place in (root / ("a" * 90), shared, root / "file"):
+        assert unavailable(fake.uuids[0], place) is not None
+
+
+def test_a_full_disk_is_seen_without_a_start(fake: FakeNvml, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        """Stand in for a disk without space."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    assert unavailable(fake.uuids[0], root) == f"{root} cannot be used: OSError: [Errno 28] No space left on device"
 
 
 ON_GPU = """

@@ -85,6 +85,10 @@ def test_measured_memory_is_compared_with_each_types_own() -> None:
     under = replace(best, way="mps")
     choices = allocation.measured_share([SMALL, LARGE], under, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
     assert choices[ON_SMALL].share == Share(3), "of processes, where nothing is known of MPS"
+    failed = replace(own.profile, points=(*own.profile.points, Point("mps", 2, fault="not attached to MPS")))
+    parts = {ON_LARGE: part, ON_SMALL: replace(own, profile=failed)}
+    choices = allocation.measured_share([SMALL, LARGE], under, parts, 2, "large")
+    assert choices[ON_SMALL].share == Share(3), "of processes, where MPS failed"
 
 
 def test_a_card_that_takes_one_process_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -149,11 +150,13 @@ def test_what_one_measurement_could_not_do_is_no_property_of_the_training() -> N
         "process: 2 at once not tried: 30.00 GiB of device memory each, and 20.0 GiB are free for more",
         "mps: not measured: no MPS: another raygpu of yours runs MPS on GPU-1; packed trials take turns on the GPU",
         "mps: not measured: nvidia-cuda-mps-control is not installed; it comes with the driver",
+        "mps: not measured: WSL2 has no CUDA MPS",
         "packed: 8 processes cannot do as much as one array",
     )
     lasting = (
         "fused: not measured: its batch norms cannot be used in an array, for functorch is not installed",
-        "mps: not measured: WSL2 has no CUDA MPS",
+        "mps: not measured: no MPS: its start failed: the MPS daemon does not answer; packed trials take turns",
+        "mps: 2 at once failed: CUDA error",
         "split: not measured: only a KerasExperiment runs on TensorFlow's logical devices",
     )
     measured = profile(points("process", {1: 1.0}), points("fused", {8: 9.0}, doubt="rounds"), notes=passing + lasting)
@@ -161,6 +164,21 @@ def test_what_one_measurement_could_not_do_is_no_property_of_the_training() -> N
     assert [point.way for point in measured.lasting().points] == ["process"]
     assert measured.tells_of("process", 8)
     assert not measured.lasting().tells_of("process", 8)
+
+
+@pytest.mark.parametrize(
+    ("measured_at", "is_known"),
+    [("2026-11-27T13:00:00+00:00", True), ("2026-11-27T11:00:00+00:00", False), ("2026-11-01", False), ("", False)],
+)
+def test_a_failed_start_of_mps_counts_for_a_day(measured_at: str, is_known: bool) -> None:
+    """It may fail for good, and then each probe would take its time for nothing; or the machine was busy."""
+    notes = (
+        "mps: not measured: no MPS: its start failed: the MPS daemon does not answer",
+        "split: not measured: torch",
+    )
+    kept = profile(points("process", {1: 1.0}), notes=notes, measured_at=measured_at)
+    assert kept.as_of(datetime(2026, 11, 28, 12, tzinfo=UTC)).tells_of("mps", 2) is is_known
+    assert kept.as_of(datetime(2026, 11, 28, 12, tzinfo=UTC)).tells_of("split", 2)
 
 
 def test_where_time_ended_stays_until_that_way_is_measured_again() -> None:

@@ -11,7 +11,7 @@ followed by more. A point that contradicts itself or its neighbours is measured 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -29,6 +29,7 @@ from raygpu.engines.profiling.workload import Repetitions
 from raygpu.errors import error_line
 from raygpu.planning.confidence import spread_text
 from raygpu.planning.plausibility import contradictions, is_alone, mark_doubtful, normalise
+from raygpu.planning.profile_coverage import LEAST, MOST, fibonacci
 from raygpu.planning.profiles import NOT_COMPILED, NOT_TRIED, Point, rises
 
 HOPELESS = 0.4
@@ -37,10 +38,6 @@ THREAD_ROUNDS = 3
 """Number of windows of a single training with one CPU thread, and with all, to choose the faster setting."""
 MARGIN = 0.9
 """Share of the free memory that the probe's processes may fill."""
-LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
-"""Smallest number of trainings at which a way differs from a single training."""
-MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
-"""Largest number of trainings for a way: MPS accepts no more clients, and `threads` is not worth a longer search."""
 
 
 class ConcurrencyBenchmark:
@@ -77,6 +74,8 @@ class ConcurrencyBenchmark:
         """Points as they were measured, without a common reference."""
         self._references: list[float] = []
         """Samples/s of the single training in all rounds."""
+        self._free_gib: float | None = None
+        """Free device memory before the first training."""
         self._again: dict[tuple[Way, int], int] = {}
         """Number of repeated measurements of each point."""
 
@@ -90,6 +89,7 @@ class ConcurrencyBenchmark:
 
     def begin(self) -> bool:
         """Start the single training that all others are compared with; return False if it fails."""
+        self._free_gib = self._free()[1] if self.probe.local else None
         if "fused" in self._ways:
             self._pools.take("fused", 1, self.probe.num_cpus)  # starts meanwhile
         self._alone = alone = self._ready("process", 1)
@@ -326,6 +326,8 @@ class ConcurrencyBenchmark:
 
     def _keep(self, measured: Measured) -> None:
         point = measured.point()
+        if measured.fault is not None and measured.fault.out_of_memory:
+            point = replace(point, free_gib=self._free_gib)
         keys = [(p.way, p.n, p.compiled) for p in self._measured]
         if (key := (point.way, point.n, point.compiled)) in keys:  # measured again: its processes had started before
             place = keys.index(key)
@@ -368,11 +370,3 @@ def _mean(parts: Sequence[float | None], n: int) -> float | None:
     """Return the memory of all processes divided by n trainings; None if one of them is unknown."""
     known_parts = [part for part in parts if part is not None]
     return sum(known_parts) / n if known_parts and len(known_parts) == len(parts) else None
-
-
-def fibonacci() -> Iterator[int]:
-    """Yield 1, 2, 3, 5, 8, 13, 21, 34 ... without end."""
-    low, high = 1, 2
-    while True:
-        yield low
-        low, high = high, low + high

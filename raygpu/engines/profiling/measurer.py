@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from raygpu.config import SweepConfig
@@ -16,7 +17,7 @@ from raygpu.config.sections import Way
 from raygpu.config.source import Source
 from raygpu.devices import mps
 from raygpu.engines.profiling.profile_key import subject, versions_of
-from raygpu.engines.profiling.sweep_probe import BUDGET, MOST_PACKED, WIDTHS, SweepProbe, most_s
+from raygpu.engines.profiling.sweep_probe import BUDGET, WIDTHS, SweepProbe, most_s, numbers_tried
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits, reads_later
 from raygpu.planning.cost_model import FreeMemory, Option, Size, options
@@ -87,7 +88,11 @@ class Measurer:
         self._step_cost: StepCost | None = None
         """Cost of the largest group's step on a GPU; None before it is looked at, and where it cannot be counted."""
         self._time_budget_s = config.time_budget_s or math.inf
-        self._versions = versions_of(source, code)
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        """Versions of the training's code and of what runs it: a long script's data takes long to read."""
+        return versions_of(self.source, self.code)
 
     def kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
         """Return the estimates from kept profiles of the same versions, and whether to run a probe.
@@ -123,7 +128,11 @@ class Measurer:
         if look.rough is not None:
             estimates.reference = look.rough
             estimates.source = f"few steps here, as {estimates.source}"
-        elif look.in_arrays and look.sweep_s <= self._time_budget_s and not any(map(_has_arrays, in_part.values())):
+        elif (
+            look.in_arrays
+            and look.sweep_s <= self._time_budget_s
+            and not any(each.of("fused") for each in in_part.values())
+        ):
             self._prefer_arrays(estimates)
         else:
             self._taken(estimates, in_part)
@@ -171,10 +180,10 @@ class Measurer:
         profile = in_part.get(self.largest.signature)
         if profile is None:
             return False
-        seconds = most_s(profile.points, [*self._probed_ways, "mps"], self._samples, self._time_budget_s)
+        seconds = most_s(profile.points, [*self._numbers(self.largest, hardware)], self._samples, self._time_budget_s)
         if not ended_by_time(profile, self._lacking(profile, self.largest, hardware), seconds):
             return False
-        if all((p.way, p.n) == ("process", 1) for p in profile.points):
+        if profile.is_of_one:
             self._use_speed_of_one(found, profile, f"a probe of {profile.measured_at[:10]}", hardware)
         else:
             self._taken(found, in_part)
@@ -183,28 +192,26 @@ class Measurer:
     def _lacking(self, profile: Profile, group: Group, hardware: Hardware) -> list[Way]:
         """Return the ways to choose between that a profile does not tell of: one of fewer ways would hide the
         others."""
-        reach: dict[Way, int] = {"process": MOST_PACKED if hardware.device_gib is not None else int(hardware.num_cpus)}
-        if self._may_split:
-            reach["split"] = 2
-        if self._may_fuse(group):
-            reach["fused"] = WIDTHS[0]
-        if self.config.gpu.mps != "off" and hardware.uuid is not None and mps.unavailable(hardware.uuid) is None:
-            reach["mps"] = 2
-        most, worth = self._size, generations_ratio(self.config)
-        if "fused" in reach and array_outdoes(profile.points, most.of("fused"), reach["process"], worth):
-            reach = {"fused": reach["fused"]}
-        reach = {way: min(n, most.of(way)) for way, n in reach.items()}
-        return lacking(profile, reach, FreeMemory.of(hardware.nodes, hardware.device_gib))
+        numbers = self._numbers(group, hardware)
+        needed = {way: of if way == "process" else of[:1] for way, of in numbers.items()}
+        members, processes = self._size.of("fused"), numbers["process"][-1]
+        if "fused" in needed and array_outdoes(profile.points, members, processes, generations_ratio(self.config)):
+            needed = {"fused": needed["fused"]}
+        if "mps" in needed and hardware.uuid is not None and mps.unavailable(hardware.uuid) is not None:
+            del needed["mps"]
+        return lacking(profile, needed, FreeMemory.of(hardware.nodes, hardware.free_gib))
 
-    @property
-    def _probed_ways(self) -> list[Way]:
-        """Ways that a probe of the largest group measures, and processes under MPS beside them."""
-        ways: list[Way] = ["process"]
-        if self._may_fuse(self.largest):
-            ways.append("fused")
-        if self._may_split:
-            ways.append("split")
-        return ways
+    def _numbers(self, group: Group, hardware: Hardware) -> dict[Way, list[int]]:
+        """Return the numbers of trainings at once that a probe of a group tries, by way."""
+        gpu = self.config.gpu
+        ways: dict[Way, bool] = {
+            "process": True,
+            "fused": self._may_fuse(group),
+            "split": self._may_split,
+            "mps": gpu.mps != "off" and gpu.fraction == "auto" and hardware.uuid is not None,
+        }
+        is_gpu = hardware.device_gib is not None
+        return numbers_tried([way for way in ways if ways[way]], self._size, int(hardware.num_cpus), on_gpu=is_gpu)
 
     def _may_fuse(self, group: Group) -> bool:
         return self.config.gpu.mode in ("auto", "fused") and self.source.kind == "torch" and group.reason is None
@@ -357,19 +364,18 @@ class Measurer:
     def probe(self, cluster: Cluster, hardware: Hardware) -> Estimates:
         """Measure the largest group's trainings while the sweep repays it, keep the profile, and return estimates."""
         started = time.monotonic()
-        with_mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
         assert self.splits is not None
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
-        ratio = generations_ratio(self.config)
-        probing = SweepProbe(cluster, workload, self._size, self._time_budget_s, ratio)
-        benchmark = probing.measure(self._probed_ways, self._samples, mps=with_mps)
-        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+        probing = SweepProbe(cluster, workload, self._size, self._time_budget_s, generations_ratio(self.config))
+        benchmark = probing.measure([*self._numbers(self.largest, hardware)], self._samples)
+        key = self._subject(self.largest, hardware)
+        earlier = self._found(key)
         profile = Profile(
-            self._subject(self.largest, hardware),
+            key,
             self.splits.samples_per_epoch,
             tuple(benchmark.points),
             tuple(benchmark.notes),
-            measured_at,
+            datetime.now(UTC).isoformat(timespec="seconds"),
             self.config.data.synthetic,
             probing.ended_s,
         )
@@ -384,13 +390,10 @@ class Measurer:
         if any(point.doubt is not None for point in profile.points):
             profile = roughly(profile)
             estimates.source += " on a busy machine, rough and not all kept"
-        if self._lacking(profile, self.largest, hardware):
+        if earlier is not None:  # what was measured before counts too, as it is kept
+            profile = profile.over(earlier)
+        if profile.is_of_one and self._lacking(profile, self.largest, hardware):
             self._use_speed_of_one(estimates, profile, estimates.source, hardware)
         else:
             estimates.own[self.largest.signature] = estimates.reference = profile
         return estimates
-
-
-def _has_arrays(profile: Profile) -> bool:
-    """Return whether arrays were measured."""
-    return bool(profile.of("fused"))

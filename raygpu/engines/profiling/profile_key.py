@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import raygpu
 from raygpu.config.source import PICKLED, Source
 from raygpu.devices import nvml
-from raygpu.engines.profiling.own_files import is_own, own_files
+from raygpu.engines.profiling.own_files import import_roots, is_own, own_files
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Experiment, Splits, is_read_later, named
 from raygpu.planning.estimates import Hardware
@@ -71,13 +72,23 @@ def _fingerprint(source: Source, code: Any) -> str:
     if source.name.endswith(PICKLED):  # of a notebook's cell
         files = {Path(source.name)}
     elif code is None:
-        scripts = [path for word in shlex.split(source.name) if (path := Path(source.folder, word)).is_file()]
-        files = own_files(scripts, [Path(source.folder), *(path.parent for path in scripts)])
+        words = (Path(source.folder, word) for word in shlex.split(source.name))
+        scripts = [path for path in words if os.path.isfile(path)]  # a word may be no possible name of a file
+        files = own_files(scripts, [Path(source.folder), *(path.parent for path in scripts)], import_roots())
     else:
         modules = dict(_modules(source, code))
-        files = own_files(modules, [Path(source.folder), *modules.values()])
-    digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+        files = own_files(modules, [Path(source.folder), *modules.values()], import_roots())
+    digests = sorted(map(_digest, files))
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+def _digest(path: Path) -> str:
+    """Return the digest of a file's content; of its name where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return hashlib.sha256(path.name.encode(errors="surrogateescape")).hexdigest()
 
 
 def _modules(source: Source, code: Any) -> Iterator[tuple[Path, Path]]:

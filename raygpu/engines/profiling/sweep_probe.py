@@ -1,7 +1,7 @@
 """Probe inside a sweep: find the fastest way to share the device, within a part of the sweep's own time.
 
 probing = SweepProbe(cluster, Workload(source, splits, trial, "float32"), Size(trials=64, epochs=20, at_once=64))
-benchmark = probing.measure(["process", "fused"], work=1e7, mps=True)
+benchmark = probing.measure(["process", "fused", "mps"], work=1e7)
 benchmark.points
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.planning.cost_model import Size
-from raygpu.planning.profile_coverage import array_outdoes
+from raygpu.planning.profile_coverage import LEAST, array_outdoes
 from raygpu.planning.profiles import BEATEN, NOT_TRIED, Point
 from raygpu.planning.schedule import WORKER_S
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -54,11 +54,11 @@ class SweepProbe:
     ended_s: dict[Way, float] = field(default_factory=dict)
     """Seconds that the probe could take, by each way whose measurement they ended; filled by `measure`."""
 
-    def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> ConcurrencyBenchmark:
+    def measure(self, ways: Sequence[Way], work: float) -> ConcurrencyBenchmark:
         """Measure one training alone, an array and, while the sweep repays it, wider arrays and more processes.
 
-        ways: ways of sharing to measure. work: training samples of the whole sweep. mps: whether to measure processes
-        under MPS too, if MPS is available.
+        ways: ways of sharing to measure; processes under MPS if MPS is available. work: training samples of the whole
+        sweep.
         """
         from raygpu.engines.cluster.mps_daemons import daemons
         from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
@@ -68,9 +68,9 @@ class SweepProbe:
         device = self.cluster.devices[0]
         probe = ProbeProcesses(self.cluster, device, self.workload)
         refusals: list[str] = []
-        with daemons([device], refusals.append, wanted=mps and self.cluster.local) as under:
+        with daemons([device], refusals.append, wanted="mps" in ways and self.cluster.local) as under:
             access = under.access.get(device.uuid or "")
-            all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
+            all_ways = [way for way in ways if way != "mps" or access is not None]
             repetitions = Repetitions(WINDOW_S, ROUNDS, patience=PATIENCE, again=1)
             most = max(self.size.of(way) for way in all_ways)
             benchmark = ConcurrencyBenchmark(probe, all_ways, repetitions, most=most, mps=access)
@@ -111,8 +111,9 @@ class SweepProbe:
             array = max(_rates(benchmark.points, ["fused"]).values(), default=0.0)
             if not benchmark.measurable or not array:
                 break
-        numbers = [num_cpus] if self.cluster.devices[0].uuid is None else [2, 4, MOST_PACKED]
-        for n in sorted({min(n, self.size.of("process")) for n in numbers} - {1}):
+        on_gpu = self.cluster.devices[0].uuid is not None
+        numbers = numbers_tried(["process"], self.size, num_cpus, on_gpu=on_gpu)["process"]
+        for n in numbers[1:]:
             packed = {n: rate for (_, n), rate in _rates(benchmark.points, ["process"]).items()}
             if array_outdoes(benchmark.points, members, numbers[-1], self.worth):
                 benchmark.notes.append(f"{BEATEN} {numbers[-1]} processes cannot do as much as one array")
@@ -128,6 +129,19 @@ class SweepProbe:
             numbers_by_way = {way: min(n, self.size.of(way)) for way in ways if way != "fused"}
             measured = {(point.way, point.n) for point in benchmark.points}
             benchmark.measure({way: of for way, of in numbers_by_way.items() if of > 1 and (way, of) not in measured})
+
+
+def numbers_tried(ways: Iterable[Way], size: Size, num_cpus: int, *, on_gpu: bool) -> dict[Way, list[int]]:
+    """Return the numbers of trainings at once that a probe tries in each way while the sweep repays it.
+
+    A way that no number tells from one training is left out. on_gpu: whether the device is a GPU; of a simulated one
+    all CPUs are tried.
+    """
+    most = size.of("process")
+    packed = sorted({1, *(min(n, most) for n in ([2, 4, MOST_PACKED] if on_gpu else [num_cpus]))})
+    by_way = {way: {min(n, size.of(way)) for n in (WIDTHS if way == "fused" else packed)} for way in ways}
+    tried = {way: sorted(n for n in numbers if n >= LEAST.get(way, 1)) for way, numbers in by_way.items()}
+    return {way: numbers for way, numbers in tried.items() if numbers}
 
 
 def most_s(points: Iterable[Point], ways: Sequence[Way], work: float, time_budget_s: float = math.inf) -> float:

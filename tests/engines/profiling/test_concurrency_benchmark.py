@@ -15,10 +15,11 @@ from raygpu.config.source import Source, locate
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.remote_cluster import connect
 from raygpu.engines.profiling import concurrency_benchmark as module
-from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark, Measured, fibonacci
-from raygpu.engines.profiling.probe_actor import Taken
+from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark, Measured
+from raygpu.engines.profiling.probe_actor import Fault, Taken
 from raygpu.engines.profiling.probe_workers import ProbeProcesses
 from raygpu.engines.profiling.workload import Repetitions, Workload
+from raygpu.planning.profile_coverage import fibonacci
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from tests.fakes.nvml import FakeNvml
@@ -251,3 +252,14 @@ def test_processes_past_mps_are_no_measurement_of_it(climb: Make, monkeypatch: p
         measured = Measured("mps", 2, 1, [], rates=[1.0], references=[1.0])
         own._weigh(measured)
         assert (measured.point().fault, measured.point().gain) == (fault, None if fault else 1.0)
+
+
+def test_the_free_memory_is_noted_where_memory_ended(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
+    own = climb("tests.models:Mlp", "process")
+    own.probe.device = replace(own.probe.device, uuid=fake.uuids[0], memory_gib=16.0)
+    fault = Fault("CUDA out of memory", out_of_memory=True)
+    monkeypatch.setattr(own, "_ready", lambda way, n: Measured(way, n, 1, [], fault=fault))
+    assert not own.begin()
+    (point,) = own.points
+    assert (point.fault, point.free_gib) == ("out of memory", 14.75)

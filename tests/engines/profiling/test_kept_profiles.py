@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,14 +88,73 @@ def test_arrays_hide_processes_only_from_sweeps_with_arrays_as_wide(
     assert measurer.kept(CARD)[1] is is_due
 
 
-@pytest.mark.parametrize(("reason", "is_due"), [("another raygpu of yours runs MPS on GPU-1", False), (None, True)])
+@pytest.mark.parametrize(
+    ("reason", "noted", "is_due"),
+    [
+        ("/tmp/raygpu-mps-1 cannot be used: No space left on device", "its disk is full", False),
+        (None, "another raygpu of yours runs MPS on GPU-1", True),
+        (None, "its start failed: the MPS daemon does not answer", False),
+    ],
+)
 def test_mps_is_measured_once_it_can_run(
-    reason: str | None, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reason: str | None, noted: str, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
     monkeypatch.setattr("raygpu.engines.profiling.measurer.mps.unavailable", lambda uuid: reason)
     measurer, card = measurer_of(64, 1, tmp_path, gpu={"mode": "process"}), replace(CARD, uuid="GPU-1")
     points = tuple(Point("process", n, 1e3 * n, float(n)) for n in (1, 2, 4, 8))
-    notes = ("mps: not measured: no MPS: another raygpu of yours runs MPS on GPU-1; packed trials take turns",)
-    measurer.store.keep(Profile(measurer._subject(measurer.largest, card), few().num_train, points, notes))
+    notes, now = (f"mps: not measured: no MPS: {noted}; packed trials take turns",), datetime.now(UTC).isoformat()
+    measurer.store.keep(Profile(measurer._subject(measurer.largest, card), few().num_train, points, notes, now))
     assert measurer.kept(card)[1] is is_due
+
+
+@pytest.mark.parametrize("values", [{"gpu": {"mode": "auto", "fraction": 0.25}}, {"gpu": {"mps": "off"}}])
+def test_no_way_is_missed_that_no_probe_measures(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.mps.unavailable", lambda uuid: None)
+    measurer, card = measurer_of(64, 1, tmp_path, **values), replace(CARD, uuid="GPU-1")
+    points = tuple(Point("process", n, 1e3 * n, float(n)) for n in (1, 2, 4, 8))
+    key, array = measurer._subject(measurer.largest, card), Point("fused", 8, 9e2, 0.9)
+    measurer.store.keep(Profile(key, few().num_train, (*points, array)))
+    assert not measurer.kept(card)[1]
+
+
+class ShortProbe:
+    """In place of SweepProbe: time ends it after one training."""
+
+    def __init__(self, *_: Any) -> None:
+        self.ended_s = {"process": 9.0, "fused": 9.0}
+
+    def measure(self, ways: Any, work: float) -> Any:
+        return SimpleNamespace(points=[Point("process", 1, 1e3, 1.0)], notes=[])
+
+
+def test_a_probe_adds_to_what_was_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.engines.profiling.measurer.SweepProbe", ShortProbe)
+    measurer = measurer_of(64, 1, tmp_path)
+    key, packed = measurer._subject(measurer.largest, CARD), (Point("process", n, 1e3 * n, float(n)) for n in (1, 2, 4))
+    measurer.store.keep(Profile(key, few().num_train, (*packed, Point("fused", 8, 9e3, 9.0))))
+    found = measurer.probe(SimpleNamespace(), CARD)  # type: ignore[arg-type]
+    assert found.reference is not None
+    assert {(p.way, p.n) for p in found.reference.points} == {
+        ("process", 1),
+        ("process", 2),
+        ("process", 4),
+        ("fused", 8),
+    }
+    assert found.source == "probe of 0 s"
+
+
+@pytest.mark.parametrize(("free_gib", "is_due"), [(20.0, False), (79.0, True), (None, True)])
+def test_a_sweep_measures_as_far_as_its_device_s_free_memory(
+    free_gib: float | None, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, hardware: QuickLook(1e4))
+    measurer = measurer_of(64, 1, tmp_path)
+    points = tuple(Point("process", n, 1e3 * n, float(n), device_gib=8.0) for n in (1, 2))
+    ended = (Point("process", 4, fault="out of memory", free_gib=20.0), Point("fused", 8, 9e2, 0.9))
+    measurer.store.keep(Profile(measurer._subject(measurer.largest, CARD), few().num_train, (*points, *ended)))
+    nodes = [replace(CARD.nodes[0], free_gib=free_gib)]
+    assert measurer.kept(replace(CARD, nodes=nodes))[1] is is_due

@@ -275,7 +275,7 @@ class FailingProbe:
     def __init__(self, *_: Any) -> None:
         self.ended_s: dict[str, float] = {}
 
-    def measure(self, ways: Any, work: float, *, mps: bool) -> Any:
+    def measure(self, ways: Any, work: float) -> Any:
         assert ways == ["process", "fused"]
         return SimpleNamespace(points=[Point("process", 1, fault="ValueError: no metric today")], notes=[])
 
@@ -294,7 +294,7 @@ def test_a_probe_whose_training_fails_ends_no_sweep_and_is_not_kept(
 class BriefProbe(FailingProbe):
     """In place of SweepProbe: one training and an array."""
 
-    def measure(self, ways: Any, work: float, *, mps: bool) -> Any:
+    def measure(self, ways: Any, work: float) -> Any:
         points = [Point("process", 1, 1e3, 1.0), Point("process", 2, 1e3, 1.0), Point("fused", 8, 9e3, 9.0)]
         return SimpleNamespace(points=points, notes=[])
 

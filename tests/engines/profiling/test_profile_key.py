@@ -145,6 +145,56 @@ def test_a_change_of_what_a_script_imports_is_another_version(tmp_path: Path) ->
     assert found[0] != found[1]
 
 
+@pytest.mark.parametrize("name", ["train.py:train", "python scripts/train.py"])
+def test_a_change_of_an_editable_package_beside_the_code_is_another_version(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a src layout, whose folder an installation adds to `sys.path`."""
+    for folder in ("scripts", "src/net_of_mine"):
+        (tmp_path / folder).mkdir(parents=True)
+    for path in ("train.py", "scripts/train.py"):
+        (tmp_path / path).write_text("def train(config):\n    from net_of_mine import heads\n")
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    versions = []
+    for text in ("WIDTH = 8\n", "WIDTH = 16\n"):
+        (tmp_path / "src/net_of_mine/heads.py").write_text(text)
+        source, code = locate(name, tmp_path) if ":" in name else (Source("command", name, str(tmp_path)), None)
+        versions.append(versions_of(source, code)["code"])
+    assert versions[0] != versions[1]
+
+
+def test_data_among_a_command_s_words_is_not_parsed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("print(1)\n")
+    table = tmp_path / "table.csv"
+    versions = []
+    for text in ("import blocks\n", "import blocks, 1\n"):
+        table.write_text(text)
+        (tmp_path / "blocks.py").write_text(text)
+        source = Source("command", f"python mine.py table.csv --note {'long' * 100} --lr {{lr}}", str(tmp_path))
+        versions.append(versions_of(source, None)["code"])
+        table.unlink()
+        table.mkdir()
+        versions.append(versions_of(source, None)["code"])
+        table.rmdir()
+    assert versions[0] != versions[2], "its content counts"
+    assert versions[1] == versions[3], "what it names does not"
+
+
+def test_a_file_without_the_right_to_read_it_counts_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("print(1)\n")
+
+    def refused(*_: Any) -> Any:
+        """Stand in for a file without the right to read it."""
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    codes = [versions_of(Source("command", f"python mine.py {x}", str(tmp_path)), None)["code"] for x in "ab"]
+    assert codes[0] == codes[1]
+
+
 def test_neither_raygpu_nor_its_requirements_are_the_users_code() -> None:
     source, code = locate("experiments.digits:Mlp", ROOT)
     names = {str(path.relative_to(ROOT)) for path in own_files(dict(_modules(source, code)), [ROOT])}

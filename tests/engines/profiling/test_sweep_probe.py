@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.engines.profiling.sweep_probe import SweepProbe
+from raygpu.engines.profiling.sweep_probe import SweepProbe, numbers_tried
 from raygpu.planning.cost_model import Size
 from raygpu.planning.profiles import Point
 
@@ -64,3 +64,17 @@ def test_a_probe_notes_the_time_that_ended_it(spent_s: float, ended_s: dict[str,
     probing._measure(benchmark, ["process", "split"], work=4e5, started=started, num_cpus=16)
     assert probing.ended_s == pytest.approx(ended_s)
     assert bool(benchmark.notes) == (list(ended_s) == ["process"])
+
+
+@pytest.mark.parametrize(
+    ("at_once", "num_cpus", "on_gpu", "numbers"),
+    [
+        (60, 16, True, {"process": [1, 2, 4, 8], "fused": [8, 60], "split": [2, 4, 8], "mps": [2, 4, 8]}),
+        (3, 16, True, {"process": [1, 2, 3], "fused": [3], "split": [2, 3], "mps": [2, 3]}),
+        (1, 16, True, {"process": [1], "fused": [1]}),
+        (60, 1, False, {"process": [1], "fused": [8, 60]}),
+    ],
+)
+def test_only_what_is_tried_can_be_missed(at_once: int, num_cpus: int, on_gpu: bool, numbers: Any) -> None:
+    size = Size(trials=60, epochs=20, at_once=at_once)
+    assert numbers_tried(["process", "fused", "split", "mps"], size, num_cpus, on_gpu=on_gpu) == numbers
