@@ -32,8 +32,6 @@ MAX_BYTES = 2**20
 """Size of the largest configuration file."""
 OWN_NAMES = "hyperparameters."
 """Prefix of flags whose names a person chooses all the same."""
-DIRECTIONS_OF = {"metric": ("direction",), "metrics": ("directions", "direction")}
-"""Fields that say whether a larger value is better, by the field that names what they are said of."""
 PLAINLY = {
     "int_parsing": "a whole number is wanted",
     "int_type": "a whole number is wanted",
@@ -68,8 +66,8 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
     path = path or Path("command line")
     if faults := [f"{path}: {key}: {why}" for key, why in schema.REFUSED.items() if key in read]:
         raise BadInput(faults)
-    values = laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
-    below = dict(values)
+    own = {key: value for key, value in read.items() if key not in others}
+    values = _merged(given or {}, own)
     for key, text in overrides.items():
         *tables, leaf = key.split(".", 1) if key.startswith(OWN_NAMES) else key.split(".")
         table = values
@@ -82,7 +80,8 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
             table[leaf] = _own_value(key, text, table.get(leaf))
         else:
             table[leaf] = text
-    return validated(_without_directions_of_others(values, below, overrides), schema, str(path), overrides)
+    values = _with_own_directions(values, given or {}, own, overrides)
+    return validated(values, schema, str(path), overrides)
 
 
 def unread_line(path: Path, schema: type[ProblemConfig]) -> str | None:
@@ -110,31 +109,48 @@ def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides:
 
 def laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two sets of values key by key, tables too; `values` come first. A direction stays with its metric."""
+    return _with_own_directions(_merged(given, values), given, values)
+
+
+def _merged(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two sets of values key by key, tables too; `values` come first."""
     merged_values = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged_values.get(key), dict)
         merged_values[key] = {**merged_values[key], **value} if both else value
-    return _without_directions_of_others(merged_values, given, values)
+    return merged_values
 
 
-def _without_directions_of_others(
-    values: dict[str, Any], below: Mapping[str, Any], above: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Leave out the direction that belongs to another metric.
+def _with_own_directions(values: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out directions that were given with other metrics than those of the values.
 
-    values: `above` laid over `below`. Where above names another metric than below and no direction, its own name tells
-    the direction, or validation asks for one.
+    layers: what the values were merged of, the lowest first. A direction whose layer names no metric is for any.
     """
-    for name, directions in DIRECTIONS_OF.items():
-        is_other = name in above and _words(above[name]) != _words(below.get(name))
-        if is_other and not any(direction in above for direction in directions):
-            values = {key: value for key, value in values.items() if key not in directions}
-    return values
+    kept = dict(values)
+    first, several = _first_metric(values), _words(values.get("metrics"))
+    for name in ("direction", "directions"):
+        layer: Mapping[str, Any] = next((each for each in reversed(layers) if name in each), {})
+        is_same_first = _first_metric(layer) in (None, first)
+        is_same_list = name == "direction" or "metrics" not in layer or _words(layer["metrics"]) == several
+        if is_same_first and is_same_list:
+            continue
+        directions = _words(kept.pop(name, None))
+        if is_same_first and isinstance(directions, list) and directions:
+            kept.setdefault("direction", directions[0])
+    return kept
+
+
+def _first_metric(values: Mapping[str, Any]) -> Any:
+    """Return the metric that scores a trial; None if none is named."""
+    names = _words(values.get("metrics"))
+    return values.get("metric") or (names[0] if isinstance(names, list) and names else None)
 
 
 def _words(names: Any) -> Any:
-    """Return names by commas as a list; anything else unchanged."""
-    return [word.strip() for word in names.split(",") if word.strip()] if isinstance(names, str) else names
+    """Return names, also those by commas in a text, as a list; anything else unchanged."""
+    if isinstance(names, str):
+        return [word.strip() for word in names.split(",") if word.strip()]
+    return list(names) if isinstance(names, tuple) else names
 
 
 def literal(text: str) -> Any:

@@ -115,6 +115,38 @@ def test_several_metrics_by_a_flag_take_no_directions_of_others() -> None:
     assert (other.directions, other.maximize, other.further_metrics) == ((), True, (("mae", False),))
 
 
+SEVERAL = {"metrics": ["accuracy_gap", "speed"], "directions": ["min", "max"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "maximize"),
+    [
+        ({"metric": "accuracy_gap", "direction": "min"}, {"metrics": "accuracy_gap,latency_loss"}, [False, False]),
+        (SEVERAL, {"metric": "accuracy_gap"}, [False, True]),
+        (SEVERAL, {"metrics": "accuracy_gap,accuracy"}, [False, True]),  # min stays with the first one
+        (SEVERAL, {"metrics": "accuracy_gap,accuracy", "directions": "max,min"}, [True, False]),
+        (SEVERAL, {"metrics": "accuracy,mae"}, [True, False]),
+        ({"directions": ["max", "min"]}, {"metrics": "width,speed"}, [True, False]),  # the file leaves metrics to flags
+    ],
+)
+def test_the_first_of_several_metrics_keeps_its_direction(
+    given: dict[str, Any], flags: dict[str, str], maximize: list[bool]
+) -> None:
+    """A sweep would rank its trials in reverse."""
+    config = load(None, flags, SweepConfig, {"experiment": "m:f", "trials": 2, "space": {"x": 1}} | given)
+    assert [config.maximize, *(larger for _, larger in config.further_metrics)] == maximize
+
+
+def test_a_direction_without_a_metric_is_for_that_of_a_flag(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('experiment = "m:f"\ndirection = "min"\n')
+    assert not load(file, {"metric": "accuracy_gap"}, TrainConfig).maximize
+    trial = {"metric": "loss", "direction": "max"}
+    assert load(file, {"metric": "width"}, TrainConfig, trial).direction == "min"
+    file.write_text('metric = "width"\n')
+    assert load(file, {}, TrainConfig, {"experiment": "m:f"} | trial).direction is None
+
+
 BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu", "table": {"x": 1}}
 
 
