@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
+from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete, print_line
 from raygpu.cli.flags import Arguments
 from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.training_view import TrainConsole, beginning
@@ -146,9 +146,7 @@ def _run(arguments: Arguments) -> TrainingResult:
         raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {fault}")
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
-    config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None)
-    if path is not None:
-        COMMAND.say_unread(path)
+    config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None, print_line)
     folder = origin.source_folder if origin is not None else code_folder(config.experiment, path or DEFAULT)
     return run(
         config,

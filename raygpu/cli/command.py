@@ -96,6 +96,11 @@ def exit_without_collections() -> None:
     atexit.register(gc.freeze)
 
 
+def print_line(line: str) -> None:
+    """Print a line at once, with --quiet too."""
+    print(line, flush=True)
+
+
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
     """End the block without an error once the reader of standard output, as `head`, has enough."""
@@ -213,11 +218,5 @@ class Command:
         path = Path(arguments.file) if arguments.file else self.default
         if arguments.file is None and path.exists() and QUIET not in arguments.switches:
             print(f"configuration: {path}, as no other file is named", flush=True)
-        configuration = config.load(path, arguments.overrides, self.schema)
-        self.say_unread(path)
+        configuration = config.load(path, arguments.overrides, self.schema, say=print_line)
         return configuration, path.stem, code_folder(configuration.experiment, path)
-
-    def say_unread(self, path: Path) -> None:
-        """Print a line on the keys of a configuration file that only other commands read, if there are any."""
-        if (line := config.unread_line(path, self.schema)) is not None:
-            print(line, flush=True)

@@ -8,7 +8,7 @@ Every fault is one line: the key, what was read, and what is allowed.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,11 +55,18 @@ S = TypeVar("S", bound=Section)
 SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig, PlaceConfig)
 
 
-def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given: Mapping[str, Any] | None = None) -> C:
+def load(
+    path: Path | None,
+    overrides: Mapping[str, str],
+    schema: type[C],
+    given: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> C:
     """Read a configuration file and apply flags by dotted name, `{"gpu.fraction": "0.2"}`.
 
     given: values below those of the file. Keys that only another command knows are left out: a sweep's file says what
-    to train to every command. Raises BadInput with a line for each fault: the key, the value read, the values allowed.
+    to train to every command. say: gets a line on what is left out and may be missed. Raises BadInput with a line for
+    each fault: the key, the value read, the values allowed.
     """
     others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields) | {SLURM}
     read = read_toml(path) if path is not None else {}
@@ -80,20 +87,23 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
             table[leaf] = _own_value(key, text, table.get(leaf))
         else:
             table[leaf] = text
-    values = _with_own_directions(values, given or {}, own, overrides)
-    return validated(values, schema, str(path), overrides)
+    kept = _with_own_directions(values, given or {}, own, overrides)
+    configuration = validated(kept, schema, str(path), overrides)
+    if (line := unread_line(path, read, schema)) is not None:
+        say(line)
+    for name in values.keys() - kept.keys():
+        say(f"{path}: {name}: {values[name]} is left out, as it was given with another metric")
+    return configuration
 
 
-def unread_line(path: Path, schema: type[ProblemConfig]) -> str | None:
-    """Return a line on the keys of a file that this command leaves out; None without any.
+def unread_line(path: Path, values: Mapping[str, Any], schema: type[ProblemConfig]) -> str | None:
+    """Return a line on the keys of a file's values that this command leaves out; None without any.
 
     A file with [space] may serve a sweep and a pack, one with [hyperparameters] a train, a balance and a place, so that
     their keys need no line.
     """
     alike = {SLURM}.union(*(other.model_fields for other in SCHEMAS if other.TABLE == schema.TABLE))
-    keys = [
-        f"[{key}]" if isinstance(value, dict) else key for key, value in read_toml(path).items() if key not in alike
-    ]
+    keys = [f"[{key}]" if isinstance(value, dict) else key for key, value in values.items() if key not in alike]
     return f"{path}: {', '.join(keys)}: {typed(schema.COMMAND)} does not read this" if keys else None
 
 

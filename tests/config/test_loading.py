@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +142,13 @@ def test_the_first_of_several_metrics_keeps_its_direction(
 def test_a_direction_without_a_metric_is_for_that_of_a_flag(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('experiment = "m:f"\ndirection = "min"\n')
-    assert not load(file, {"metric": "accuracy_gap"}, TrainConfig).maximize
+    lines: list[str] = []
+    assert not load(file, {"metric": "accuracy_gap"}, TrainConfig, say=lines.append).maximize
     trial = {"metric": "loss", "direction": "max"}
     assert load(file, {"metric": "width"}, TrainConfig, trial).direction == "min"
     file.write_text('metric = "width"\n')
-    assert load(file, {}, TrainConfig, {"experiment": "m:f"} | trial).direction is None
+    assert load(file, {}, TrainConfig, {"experiment": "m:f"} | trial, lines.append).direction is None
+    assert lines == [f"{file}: direction: max is left out, as it was given with another metric"]
 
 
 BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu", "table": {"x": 1}}
@@ -287,5 +291,19 @@ def test_keys_of_other_files_are_named(
     """A sweep's file serves a pack, too, and a training's file a balance and a place."""
     file = tmp_path / "mine.toml"
     file.write_text(values)
-    line = unread_line(file, schema)
+    line = unread_line(file, read_toml(file), schema)
     assert line == (None if unread is None else f"{file}: {unread} does not read this")
+
+
+def test_a_named_pipe_is_read_once(tmp_path: Path) -> None:
+    """A second reading would wait for a writer without end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    values = 'experiment = "m:f"\nfolds = 5\n'
+    writer = threading.Thread(target=pipe.write_text, args=[values], daemon=True)
+    writer.start()
+    lines: list[str] = []
+    reader = threading.Thread(target=load, args=[pipe, {}, TrainConfig, None, lines.append], daemon=True)
+    reader.start()
+    reader.join(10)
+    assert lines == [f"{pipe}: folds: raygpu train does not read this"]
