@@ -15,7 +15,7 @@ from raygpu.cli.flags import Arguments
 from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.training_view import TrainConsole, beginning
 from raygpu.config import TrainConfig, load
-from raygpu.config.source import code_folder
+from raygpu.config.code_folder import code_folder
 from raygpu.engines.cluster.service.handover import served
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
@@ -147,7 +147,10 @@ def _run(arguments: Arguments) -> TrainingResult:
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
     config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None, print_line)
-    folder = origin.source_folder if origin is not None else code_folder(config.experiment, path or DEFAULT)
+    if origin is not None:
+        folder = origin.source_folder
+    else:
+        folder = code_folder(config, path or DEFAULT, arguments.overrides, print_line)
     return run(
         config,
         stem=path.stem if path is not None else f"{origin.name if origin is not None else ''}-train",

@@ -16,8 +16,8 @@ from raygpu import config
 from raygpu.cli.console import in_command, print_faults, shown_detail
 from raygpu.cli.flags import Arguments, Flags, as_flag
 from raygpu.cli.process_exit import watch_exit
+from raygpu.config.code_folder import code_folder
 from raygpu.config.command_names import as_typed, typed
-from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
 from raygpu.records.begun_run import begun, interrupted_line
@@ -219,4 +219,5 @@ class Command:
         if arguments.file is None and path.exists() and QUIET not in arguments.switches:
             print(f"configuration: {path}, as no other file is named", flush=True)
         configuration = config.load(path, arguments.overrides, self.schema, say=print_line)
-        return configuration, path.stem, code_folder(configuration.experiment, path)
+        folder = code_folder(configuration, path, arguments.overrides, print_line)
+        return configuration, path.stem, folder
