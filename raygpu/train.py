@@ -6,6 +6,7 @@ python -m raygpu.train conf/train/digits.toml --workers 2 --ratios 3,2
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
 from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting, warm_start_lines
-from raygpu.workflow.promotion import named_store, promoted
+from raygpu.workflow.promotion import named_store, promoted, with_own_seed
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.resumed_runs import require_same_training
 from raygpu.workflow.training_code import require_trainable
@@ -146,7 +147,8 @@ def _run(arguments: Arguments) -> TrainingResult:
         raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {fault}")
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
-    config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None, print_line)
+    given = with_own_seed(origin.values, os.environ) if origin is not None else None
+    config = load(path, arguments.overrides, TrainConfig, given, print_line)
     if origin is not None:
         folder = origin.source_folder
     else:
