@@ -83,7 +83,7 @@ def load(
             if not isinstance(table, dict):
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
         if key.startswith(OWN_NAMES):
-            table, leaf = _own_place(table, leaf)
+            table, leaf = own_place(table, leaf)
             table[leaf] = _own_value(key, text, table.get(leaf))
         else:
             table[leaf] = text
@@ -171,15 +171,15 @@ def literal(text: str) -> Any:
         return text
 
 
-def _own_place(table: dict[str, Any], flag: str) -> tuple[dict[str, Any], str]:
+def own_place(table: dict[str, Any], flag: str) -> tuple[dict[str, Any], str]:
     """Return the table that has the value of a flag whose name a person chooses, and its name there: a name with dots
     as it is, else a name in the table that the flag's first part names. A flag has _ where the name has -."""
-    names = {name.replace("-", "_"): name for name in table} | {name: name for name in table}
+    names = {str(name).replace("-", "_"): name for name in table} | {name: name for name in table}
     if flag not in names:
         for written, name in names.items():
             if isinstance(table[name], dict) and flag.startswith(f"{written}."):
                 table[name] = dict(table[name])  # those of the values below stay as they are
-                return _own_place(table[name], flag.removeprefix(f"{written}."))
+                return own_place(table[name], flag.removeprefix(f"{written}."))
     return table, names.get(flag, flag)
 
 
