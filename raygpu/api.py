@@ -26,6 +26,7 @@ from raygpu.config import (
     SweepConfig,
     TrainConfig,
     laid_over,
+    own_place,
     read_toml,
     validated,
 )
@@ -96,9 +97,10 @@ def run_training(
     """Train one set of hyper-parameters on all GPUs.
 
     what: a trial of a sweep, a sweep, of which the best trial counts, or an experiment as of `run_sweep`.
-    hyperparameters: values in addition to, or in place of, the trial's. register: name of the model in MLflow's
-    registry. warm_start: whether to begin with the trial's parameters. fields: those of `raygpu.config.TrainConfig`.
-    Raises BadInput, RaygpuError, and KeyboardInterrupt before the first checkpoint.
+    hyperparameters: values in addition to, or in place of, the trial's, whose names are found as by flags: net.lr is
+    lr of the table net where there is one. register: name of the model in MLflow's registry. warm_start: whether to
+    begin with the trial's parameters. fields: those of `raygpu.config.TrainConfig`. Raises BadInput, RaygpuError, and
+    KeyboardInterrupt before the first checkpoint.
     """
     start = _start(what, fields, hyperparameters, TrainConfig)
     if register is not None:
@@ -166,8 +168,8 @@ def run_submission(command: str, file: Path | str, *, address: str | None = None
     command: sweep, pack, train, balance or place. file: its configuration. address: of the cluster's dashboard, by
     default RAY_API_SERVER_ADDRESS. fields: those of the command's configuration. Raises BadInput, RaygpuError.
     """
-    names = read_toml(Path(file)).get("hyperparameters", {}) if "hyperparameters" in fields else {}
-    flags = [f"{as_flag(name)}={text}" for name, text in flag_texts(fields, names).items()]
+    table = read_toml(Path(file)).get("hyperparameters", {}) if "hyperparameters" in fields else {}
+    flags = [f"{as_flag(name)}={text}" for name, text in flag_texts(fields, table).items()]
     _, job_id = submit.submitted(command, [str(file), *flags], {} if address is None else {"address": address}, print)
     return job_id
 
@@ -203,11 +205,12 @@ def _start(
         settings = {name: value for name, value in items if name in schema.model_fields or name == "hyperparameters"}
         sweep_name, folder = trial.sweep.name, trial.sweep.directory.source_folder
         values, stem = laid_over(settings, fields), f"{sweep_name}-{'train' if schema is TrainConfig else 'measured'}"
-    values[schema.TABLE] = {
-        **values.pop("hyperparameters", {}),
-        **values.get(schema.TABLE, {}),
-        **(hyperparameters or {}),
-    }
+    own_values = {**values.pop("hyperparameters", {}), **values.get(schema.TABLE, {})}
+    for name, value in (hyperparameters or {}).items():
+        is_of_trial = trial is not None and isinstance(name, str)
+        table, leaf = own_place(own_values, name) if is_of_trial else (own_values, name)
+        table[leaf] = value
+    values[schema.TABLE] = own_values
     return _Start(values, folder, stem, trial)
 
 

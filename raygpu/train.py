@@ -6,16 +6,17 @@ python -m raygpu.train conf/train/digits.toml --workers 2 --ratios 3,2
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
 
-from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
+from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete, print_line
 from raygpu.cli.flags import Arguments
 from raygpu.cli.process_exit import run_and_exit
 from raygpu.cli.training_view import TrainConsole, beginning
 from raygpu.config import TrainConfig, load
-from raygpu.config.source import code_folder
+from raygpu.config.code_folder import code_folder
 from raygpu.engines.cluster.service.handover import served
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
@@ -24,7 +25,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
 from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting, warm_start_lines
-from raygpu.workflow.promotion import named_store, promoted
+from raygpu.workflow.promotion import named_store, promoted, with_own_seed
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.resumed_runs import require_same_training
 from raygpu.workflow.training_code import require_trainable
@@ -146,10 +147,12 @@ def _run(arguments: Arguments) -> TrainingResult:
         raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {fault}")
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
-    config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None)
-    if path is not None:
-        COMMAND.say_unread(path)
-    folder = origin.source_folder if origin is not None else code_folder(config.experiment, path or DEFAULT)
+    given = with_own_seed(origin.values, os.environ) if origin is not None else None
+    config = load(path, arguments.overrides, TrainConfig, given, print_line)
+    if origin is not None:
+        folder = origin.source_folder
+    else:
+        folder = code_folder(config, path or DEFAULT, arguments.overrides, print_line)
     return run(
         config,
         stem=path.stem if path is not None else f"{origin.name if origin is not None else ''}-train",

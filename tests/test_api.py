@@ -252,6 +252,23 @@ def test_a_section_is_laid_over_the_sweeps_key_by_key(tmp_path: Path) -> None:
     assert "direction" not in _start(raygpu.open_run(folder.path), {"metric": "loss"}, None, TrainConfig).values
 
 
+def test_a_value_of_a_trials_table_is_given_by_its_dotted_name(tmp_path: Path) -> None:
+    from raygpu.api import _start
+
+    folder = RunDirectory.create(tmp_path, "sweep")
+    net = {"lr": 0.1, "width": 8}
+    values = {"experiment": "a:B", "metric": "accuracy", "trials": 1, "epochs": 1, "space": {"net": {"choice": [net]}}}
+    folder.write_config(SweepConfig.model_validate({**values, "name": "sweep"}), tmp_path)
+    folder.write_run({"kind": "sweep"})
+    trials_csv.write(folder.trials_csv, [TrialRecord(Trial("t0000", 0, {"net": net}), "finished", 0.5, epochs=1)])
+    folder.write_summary({"best": {"trial_id": "t0000", "score": 0.5, "epoch": 1}})
+    run = raygpu.open_run(folder.path)
+    assert isinstance(run, SweepRun)
+    start = _start(run.trials[0], {}, {"net.lr": 0.5, "new": 1}, TrainConfig)
+    assert start.values["hyperparameters"] == {"net": {"lr": 0.5, "width": 8}, "new": 1}
+    assert run.trials[0].hyperparameters == {"net": net}
+
+
 def test_an_experiment_that_travels_by_value_is_never_there_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,8 @@ from raygpu import config
 from raygpu.cli.console import in_command, print_faults, shown_detail
 from raygpu.cli.flags import Arguments, Flags, as_flag
 from raygpu.cli.process_exit import watch_exit
+from raygpu.config.code_folder import code_folder
 from raygpu.config.command_names import as_typed, typed
-from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
 from raygpu.records.begun_run import begun, interrupted_line
@@ -94,6 +94,11 @@ def exit_without_collections() -> None:
     to two seconds, and the process' end frees their memory anyway."""
     atexit.unregister(gc.freeze)  # once, also for commands that one process runs one after the other
     atexit.register(gc.freeze)
+
+
+def print_line(line: str) -> None:
+    """Print a line at once, with --quiet too."""
+    print(line, flush=True)
 
 
 @contextmanager
@@ -213,11 +218,6 @@ class Command:
         path = Path(arguments.file) if arguments.file else self.default
         if arguments.file is None and path.exists() and QUIET not in arguments.switches:
             print(f"configuration: {path}, as no other file is named", flush=True)
-        configuration = config.load(path, arguments.overrides, self.schema)
-        self.say_unread(path)
-        return configuration, path.stem, code_folder(configuration.experiment, path)
-
-    def say_unread(self, path: Path) -> None:
-        """Print a line on the keys of a configuration file that only other commands read, if there are any."""
-        if (line := config.unread_line(path, self.schema)) is not None:
-            print(line, flush=True)
+        configuration = config.load(path, arguments.overrides, self.schema, say=print_line)
+        folder = code_folder(configuration, path, arguments.overrides, print_line)
+        return configuration, path.stem, folder

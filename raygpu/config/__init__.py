@@ -4,7 +4,7 @@ Gives `load` and a schema for each command; the tables that they share are in `s
 code by its name. Imports `errors`, `storage` and `experiment`; never torch, TensorFlow, Ray or MLflow.
 """
 
-from raygpu.config.loading import fields, laid_over, literal, load, read_toml, unread_line, validated
+from raygpu.config.loading import fields, laid_over, literal, load, own_place, read_toml, unread_line, validated
 from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig
 from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, TrainConfig
 from raygpu.config.sections import TrackingSection
@@ -28,6 +28,7 @@ __all__ = [
     "laid_over",
     "literal",
     "load",
+    "own_place",
     "read_toml",
     "unread_line",
     "validated",

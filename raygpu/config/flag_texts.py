@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tomli_w
 
-from raygpu.config.loading import OWN_NAMES
+from raygpu.config.loading import OWN_NAMES, own_place
 from raygpu.config.written_values import as_written
 from raygpu.errors import BadInput
 
@@ -16,10 +16,10 @@ TABLE = OWN_NAMES.removesuffix(".")
 NONE = "None is no value of a flag; leave it out"
 
 
-def flag_texts(fields: Mapping[str, Any], own_names: Collection[str] = ()) -> dict[str, str]:
+def flag_texts(fields: Mapping[str, Any], own_values: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the texts of the flags that give these fields. Raises BadInput with a line for each that no flag gives.
 
-    own_names: hyper-parameters of the configuration file; a flag finds one of them whose name has a -.
+    own_values: hyper-parameters of the configuration file; a flag finds one of them whose name has a -.
     """
     texts, faults = {}, []
     for name, value in _by_dotted_name(fields).items():
@@ -27,7 +27,7 @@ def flag_texts(fields: Mapping[str, Any], own_names: Collection[str] = ()) -> di
             key = name.removeprefix(OWN_NAMES)
             if name == key:
                 texts[name] = _text(value)
-            elif "=" in key or ("-" in key and key not in own_names):
+            elif "=" in key or not _flag_finds(key, own_values or {}):
                 raise ValueError("a flag reads - as _, and ends at a =; give this name in the file")
             else:
                 texts[name] = toml_text(as_written(value))
@@ -36,6 +36,15 @@ def flag_texts(fields: Mapping[str, Any], own_names: Collection[str] = ()) -> di
     if faults:
         raise BadInput(faults)
     return texts
+
+
+def _flag_finds(name: str, own_values: Mapping[str, Any]) -> bool:
+    """Return whether the flag of a hyper-parameter, which has _ for each -, gives the one of this name."""
+    copied, mark = dict(own_values), object()
+    table, leaf = own_place(copied, name.replace("-", "_"))
+    table[leaf] = mark
+    table, leaf = own_place(copied, name)
+    return table.get(leaf) is mark
 
 
 def toml_text(value: Any) -> str:

@@ -8,7 +8,7 @@ Every fault is one line: the key, what was read, and what is allowed.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,8 +32,6 @@ MAX_BYTES = 2**20
 """Size of the largest configuration file."""
 OWN_NAMES = "hyperparameters."
 """Prefix of flags whose names a person chooses all the same."""
-DIRECTIONS_OF = {"metric": ("direction",), "metrics": ("directions", "direction")}
-"""Fields that say whether a larger value is better, by the field that names what they are said of."""
 PLAINLY = {
     "int_parsing": "a whole number is wanted",
     "int_type": "a whole number is wanted",
@@ -57,19 +55,26 @@ S = TypeVar("S", bound=Section)
 SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig, PlaceConfig)
 
 
-def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given: Mapping[str, Any] | None = None) -> C:
+def load(
+    path: Path | None,
+    overrides: Mapping[str, str],
+    schema: type[C],
+    given: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> C:
     """Read a configuration file and apply flags by dotted name, `{"gpu.fraction": "0.2"}`.
 
     given: values below those of the file. Keys that only another command knows are left out: a sweep's file says what
-    to train to every command. Raises BadInput with a line for each fault: the key, the value read, the values allowed.
+    to train to every command. say: gets a line on what is left out and may be missed. Raises BadInput with a line for
+    each fault: the key, the value read, the values allowed.
     """
     others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields) | {SLURM}
     read = read_toml(path) if path is not None else {}
     path = path or Path("command line")
     if faults := [f"{path}: {key}: {why}" for key, why in schema.REFUSED.items() if key in read]:
         raise BadInput(faults)
-    values = laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
-    below = dict(values)
+    own = {key: value for key, value in read.items() if key not in others}
+    values = _merged(given or {}, own)
     for key, text in overrides.items():
         *tables, leaf = key.split(".", 1) if key.startswith(OWN_NAMES) else key.split(".")
         table = values
@@ -78,23 +83,27 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
             if not isinstance(table, dict):
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
         if key.startswith(OWN_NAMES):
-            table, leaf = _own_place(table, leaf)
+            table, leaf = own_place(table, leaf)
             table[leaf] = _own_value(key, text, table.get(leaf))
         else:
             table[leaf] = text
-    return validated(_without_directions_of_others(values, below, overrides), schema, str(path), overrides)
+    kept = _with_own_directions(values, given or {}, own, overrides)
+    configuration = validated(kept, schema, str(path), overrides)
+    if (line := unread_line(path, read, schema)) is not None:
+        say(line)
+    for name in values.keys() - kept.keys():
+        say(f"{path}: {name}: {values[name]} is left out, as it was given with another metric")
+    return configuration
 
 
-def unread_line(path: Path, schema: type[ProblemConfig]) -> str | None:
-    """Return a line on the keys of a file that this command leaves out; None without any.
+def unread_line(path: Path, values: Mapping[str, Any], schema: type[ProblemConfig]) -> str | None:
+    """Return a line on the keys of a file's values that this command leaves out; None without any.
 
     A file with [space] may serve a sweep and a pack, one with [hyperparameters] a train, a balance and a place, so that
     their keys need no line.
     """
     alike = {SLURM}.union(*(other.model_fields for other in SCHEMAS if other.TABLE == schema.TABLE))
-    keys = [
-        f"[{key}]" if isinstance(value, dict) else key for key, value in read_toml(path).items() if key not in alike
-    ]
+    keys = [f"[{key}]" if isinstance(value, dict) else key for key, value in values.items() if key not in alike]
     return f"{path}: {', '.join(keys)}: {typed(schema.COMMAND)} does not read this" if keys else None
 
 
@@ -110,31 +119,48 @@ def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides:
 
 def laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two sets of values key by key, tables too; `values` come first. A direction stays with its metric."""
+    return _with_own_directions(_merged(given, values), given, values)
+
+
+def _merged(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two sets of values key by key, tables too; `values` come first."""
     merged_values = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged_values.get(key), dict)
         merged_values[key] = {**merged_values[key], **value} if both else value
-    return _without_directions_of_others(merged_values, given, values)
+    return merged_values
 
 
-def _without_directions_of_others(
-    values: dict[str, Any], below: Mapping[str, Any], above: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Leave out the direction that belongs to another metric.
+def _with_own_directions(values: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out directions that were given with other metrics than those of the values.
 
-    values: `above` laid over `below`. Where above names another metric than below and no direction, its own name tells
-    the direction, or validation asks for one.
+    layers: what the values were merged of, the lowest first. A direction whose layer names no metric is for any.
     """
-    for name, directions in DIRECTIONS_OF.items():
-        is_other = name in above and _words(above[name]) != _words(below.get(name))
-        if is_other and not any(direction in above for direction in directions):
-            values = {key: value for key, value in values.items() if key not in directions}
-    return values
+    kept = dict(values)
+    first, several = _first_metric(values), _words(values.get("metrics"))
+    for name in ("direction", "directions"):
+        layer: Mapping[str, Any] = next((each for each in reversed(layers) if name in each), {})
+        is_same_first = _first_metric(layer) in (None, first)
+        is_same_list = name == "direction" or "metrics" not in layer or _words(layer["metrics"]) == several
+        if is_same_first and is_same_list:
+            continue
+        directions = _words(kept.pop(name, None))
+        if is_same_first and isinstance(directions, list) and directions:
+            kept.setdefault("direction", directions[0])
+    return kept
+
+
+def _first_metric(values: Mapping[str, Any]) -> Any:
+    """Return the metric that scores a trial; None if none is named."""
+    names = _words(values.get("metrics"))
+    return values.get("metric") or (names[0] if isinstance(names, list) and names else None)
 
 
 def _words(names: Any) -> Any:
-    """Return names by commas as a list; anything else unchanged."""
-    return [word.strip() for word in names.split(",") if word.strip()] if isinstance(names, str) else names
+    """Return names, also those by commas in a text, as a list; anything else unchanged."""
+    if isinstance(names, str):
+        return [word.strip() for word in names.split(",") if word.strip()]
+    return list(names) if isinstance(names, tuple) else names
 
 
 def literal(text: str) -> Any:
@@ -145,15 +171,15 @@ def literal(text: str) -> Any:
         return text
 
 
-def _own_place(table: dict[str, Any], flag: str) -> tuple[dict[str, Any], str]:
+def own_place(table: dict[str, Any], flag: str) -> tuple[dict[str, Any], str]:
     """Return the table that has the value of a flag whose name a person chooses, and its name there: a name with dots
     as it is, else a name in the table that the flag's first part names. A flag has _ where the name has -."""
-    names = {name.replace("-", "_"): name for name in table} | {name: name for name in table}
+    names = {str(name).replace("-", "_"): name for name in table} | {name: name for name in table}
     if flag not in names:
         for written, name in names.items():
             if isinstance(table[name], dict) and flag.startswith(f"{written}."):
                 table[name] = dict(table[name])  # those of the values below stay as they are
-                return _own_place(table[name], flag.removeprefix(f"{written}."))
+                return own_place(table[name], flag.removeprefix(f"{written}."))
     return table, names.get(flag, flag)
 
 

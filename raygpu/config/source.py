@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import json
 import pickle
 import sys
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from raygpu.config.kept_devices import devices_kept
 from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line, suggestion
 from raygpu.experiment import Experiment
-from raygpu.storage import BEGUN_IN, is_job
+from raygpu.storage import BEGUN_IN
 
 SHOWN = 8
 """Number of names of a module in a message."""
@@ -197,32 +196,6 @@ def _unpickled(path: Path) -> Any:
         return pickle.loads(path.read_bytes())
     except Exception as error:
         raise BadInput(f"experiment: {path} cannot be read: {one_line(error)}") from error
-
-
-def code_folder(experiment: str | None, file: Path) -> Path:
-    """Return the folder at which an experiment's relative paths start.
-
-    For a file in a run's folder it is that of the run; else the working directory, or the configuration's own folder if
-    the experiment's file or module is there and not here.
-    """
-    beside = file.resolve().parent
-    if (folder := _folder_of_run(beside)) is not None:
-        return folder
-    if experiment is None or experiment.endswith(PICKLED):
-        return Path.cwd()
-    module = experiment.rpartition(":")[0]
-    parts = [module] if module.endswith(".py") else [f"{module.split('.')[0]}.py", module.split(".")[0]]
-    here = any((Path.cwd() / part).exists() for part in parts)
-    return beside if not here and any((beside / part).exists() for part in parts) else Path.cwd()
-
-
-def _folder_of_run(beside: Path) -> Path | None:
-    """Return the folder of the code of the run in this folder; None if no run is there, or its code is elsewhere."""
-    try:
-        folder = Path(json.loads((beside / "run.json").read_bytes())["source_folder"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return folder if folder.is_dir() and not is_job() else None
 
 
 def _import_module(module_name: str, name: str, folder: Path) -> Any:

@@ -32,6 +32,8 @@ QUEUED_AGAIN = "is queued again"
 """Message of a job from the end of a start on that it does not stay with, to its next start."""
 VARIABLE = "RAYGPU_SUBMITTED"
 """Variable by which a job tells its command the folder that was made for it at the submission."""
+SEED_OFFSET = "RAYGPU_SEED_OFFSET"
+"""Variable by which a job of an array tells its training the number to add to the seed of the sweep's trial."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from raygpu.config import PackConfig, load, read_toml
+from raygpu.config.code_folder import code_folder
 from raygpu.config.command_names import typed
-from raygpu.config.source import code_folder
 from raygpu.planning.gpu_room import need_of
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records.interrupts import output_to_stderr
@@ -35,7 +35,7 @@ def wanted_training(path: Path) -> WantedTraining:
     sets = [table] if table and not config.space else list(islice(draws(config), MOST_DRAWS)) or [{}]
     trials = [Trial(Trial.name(index), config.seed, values) for index, values in enumerate(sets)]
     with output_to_stderr(wanted=True):  # whatever the user's code prints is no part of the output
-        _, _, subject = subject_of(config, trials[0], [], code_folder(config.experiment, path), lambda lines: None)
+        _, _, subject = subject_of(config, trials[0], [], code_folder(config, path, {}), lambda lines: None)
     needs = [need_of(profile, "process") for profile in kept(ProfileStore.at(config.profiles).all(), subject, trials)]
     # A pack reads [space], and not the [hyperparameters] of a training.
     command = f"{typed('pack')} {path}" if not table else f"{typed('pack')} with the file of a sweep"

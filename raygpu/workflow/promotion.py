@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from raygpu.errors import BadInput
 from raygpu.records import scratch
 from raygpu.records.best_trial import training_values
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.slurm_job import SEED_OFFSET
 from raygpu.search.repeats import Repetition
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import parse
@@ -58,6 +59,17 @@ def promoted(origin: str, tracking: Callable[[], TrackingSection], checkpoint: b
     if RUN_ID.fullmatch(origin) and not Path(origin).exists():
         return _of_run(origin, tracking(), checkpoint=checkpoint)
     return _of_folder(origin, checkpoint=checkpoint)
+
+
+def with_own_seed(values: Mapping[str, Any], variables: MutableMapping[str, str]) -> dict[str, Any]:
+    """Return a promoted trial's values with the seed of its job in a Slurm array: the trial's, and the job's index.
+
+    variables: of the process. That of the index is taken out of them: it is for this training, and no other.
+    """
+    seed, offset = values.get("seed", 0), variables.pop(SEED_OFFSET, None)
+    if offset is None or type(seed) is not int:  # validation refuses another one
+        return dict(values)
+    return {**values, "seed": seed + int(offset)}
 
 
 def named_store(

@@ -91,27 +91,8 @@ def checked_job(
     folder = problem.runs_folder() / name
     _require_new(folder, slurm)
     file_words = [str(file)] if arguments.file is not None else []
-    seed = problem.seed
-    if is_promotion and slurm.array is not None:
-        seed = _first_seed(problem, arguments.options["from"])
+    seed = None if is_promotion and "seed" not in problem.model_fields_set else problem.seed
     return _job(command, name, [*file_words, *arguments.argv(overrides)], folder, slurm, seed)
-
-
-def _first_seed(own: config.StoredConfig, origin: str) -> int:
-    """Return the seed of index 0 in an array of trainings of a sweep's trial: by flag or file, else the trial's.
-
-    origin: the value of --from. Raises BadInput if the trial's seed cannot be read from here.
-    """
-    best = RunDirectory(Path(origin)).best_toml
-    if "seed" in own.model_fields_set:
-        return own.seed
-    if not best.is_file():
-        raise BadInput(
-            "--seed: not given; in an array the seeds count from it, and the trial's own cannot be read here by --from"
-            f" {origin}"
-        )
-    trial = {"seed": config.read_toml(best).get("seed", own.seed)}
-    return config.validated({"experiment": own.experiment, **trial}, config.StoredConfig, str(best)).seed
 
 
 def store_of(command: Command, job: BatchJob) -> str:
@@ -165,7 +146,7 @@ def _job(
     words: Sequence[str],
     folder: Path,
     slurm: SlurmSection,
-    seed: int,
+    seed: int | None,
     *,
     goes_on: bool = False,
 ) -> BatchJob:

@@ -11,7 +11,7 @@ from pathlib import Path
 from raygpu import config
 from raygpu.cli.command import Command
 from raygpu.cli.flags import Arguments
-from raygpu.config.source import code_folder
+from raygpu.config.code_folder import code_folder
 from raygpu.errors import BadInput, redacted
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.submitted_job import Submission
@@ -64,7 +64,7 @@ def checked_submission(
         _require_reachable(own.storage, command, say)
     elif file is not None:
         problem = config.load(file, arguments.overrides | own_cluster, command.schema)
-        folder, name = code_folder(problem.experiment, file).resolve(), problem.name
+        folder, name = code_folder(problem, file, arguments.overrides, say).resolve(), problem.name
         assert isinstance(problem, config.StoredConfig)
         _require_reachable(problem.storage, command, say)
         if isinstance(problem, config.PlaceConfig) and problem.devices != "all":

@@ -340,10 +340,13 @@ def _write_predictions(path: Path, outputs: list[np.ndarray], targets: np.ndarra
         writer.writerow(["sample", "target", *(["predicted"] if classes else []), "outputs"])
         for index, output in enumerate(outputs):
             predicted = [int(output.argmax())] if classes else []
-            writer.writerow([index, _values_text(targets[index]), *predicted, _values_text(output)])
+            writer.writerow([index, _values_text(targets[index]), *predicted, _values_text(output, ".4g")])
 
 
-def _values_text(values: Any) -> str:
-    """Return the first numbers of an array as text; whole ones, and what is no number, with all digits."""
-    flat = np.ravel(values)[:NUM_SHOWN]
-    return " ".join(str(value) if flat.dtype.kind in "biuUSO" else f"{value:.4g}" for value in flat)
+def _values_text(values: Any, number_format: str = "") -> str:
+    """Return the first numbers of an array as text, with "..." in place of any others. number_format: of those with a
+    decimal point; all digits by default."""
+    flat = np.ravel(values)
+    is_rounded = number_format and flat.dtype.kind == "f"
+    texts = [format(value, number_format) if is_rounded else str(value) for value in flat[:NUM_SHOWN]]
+    return " ".join([*texts, *(["..."] if flat.size > NUM_SHOWN else [])])

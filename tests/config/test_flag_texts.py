@@ -105,6 +105,14 @@ def test_fields_of_sections_have_dotted_names() -> None:
     assert texts == {"trials": "3", "gpu.fraction": "0.5", "gpu.tf32": "true", "cluster.address": "a:1"}
 
 
+def test_a_name_with_a_dash_is_found_in_a_table() -> None:
+    below = {"net": {"my-lr": 0.1}, "a-b": 1, "a_b": 2}
+    assert flag_texts({"hyperparameters": {"net.my-lr": 0.5}}, below) == {"hyperparameters.net.my-lr": "0.5"}
+    for name in ("net.other-lr", "a-b"):  # whose flag would give net.other_lr and a_b
+        with pytest.raises(BadInput, match=f"hyperparameters.{name}: a flag reads - as _"):
+            flag_texts({"hyperparameters": {name: 0.5}}, below)
+
+
 @pytest.mark.parametrize("command", [run_sweep, run_training])
 @pytest.mark.parametrize("runs_dir", [None, 5])
 def test_a_folder_that_is_none_is_refused(command: Any, runs_dir: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,40 @@ def test_several_metrics_by_a_flag_take_no_directions_of_others() -> None:
     assert same.directions == ("min", "max")
     other = load(None, {"metrics": "accuracy,mae"}, SweepConfig, given | {"direction": "min"})
     assert (other.directions, other.maximize, other.further_metrics) == ((), True, (("mae", False),))
+
+
+SEVERAL = {"metrics": ["accuracy_gap", "speed"], "directions": ["min", "max"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "maximize"),
+    [
+        ({"metric": "accuracy_gap", "direction": "min"}, {"metrics": "accuracy_gap,latency_loss"}, [False, False]),
+        (SEVERAL, {"metric": "accuracy_gap"}, [False, True]),
+        (SEVERAL, {"metrics": "accuracy_gap,accuracy"}, [False, True]),  # min stays with the first one
+        (SEVERAL, {"metrics": "accuracy_gap,accuracy", "directions": "max,min"}, [True, False]),
+        (SEVERAL, {"metrics": "accuracy,mae"}, [True, False]),
+        ({"directions": ["max", "min"]}, {"metrics": "width,speed"}, [True, False]),  # the file leaves metrics to flags
+    ],
+)
+def test_the_first_of_several_metrics_keeps_its_direction(
+    given: dict[str, Any], flags: dict[str, str], maximize: list[bool]
+) -> None:
+    """A sweep would rank its trials in reverse."""
+    config = load(None, flags, SweepConfig, {"experiment": "m:f", "trials": 2, "space": {"x": 1}} | given)
+    assert [config.maximize, *(larger for _, larger in config.further_metrics)] == maximize
+
+
+def test_a_direction_without_a_metric_is_for_that_of_a_flag(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('experiment = "m:f"\ndirection = "min"\n')
+    lines: list[str] = []
+    assert not load(file, {"metric": "accuracy_gap"}, TrainConfig, say=lines.append).maximize
+    trial = {"metric": "loss", "direction": "max"}
+    assert load(file, {"metric": "width"}, TrainConfig, trial).direction == "min"
+    file.write_text('metric = "width"\n')
+    assert load(file, {}, TrainConfig, {"experiment": "m:f"} | trial, lines.append).direction is None
+    assert lines == [f"{file}: direction: max is left out, as it was given with another metric"]
 
 
 BELOW = {"bias": True, "lr": 0.1, "layers": 2, "hidden": [64, 32], "activation": "relu", "table": {"x": 1}}
@@ -255,5 +291,19 @@ def test_keys_of_other_files_are_named(
     """A sweep's file serves a pack, too, and a training's file a balance and a place."""
     file = tmp_path / "mine.toml"
     file.write_text(values)
-    line = unread_line(file, schema)
+    line = unread_line(file, read_toml(file), schema)
     assert line == (None if unread is None else f"{file}: {unread} does not read this")
+
+
+def test_a_named_pipe_is_read_once(tmp_path: Path) -> None:
+    """A second reading would wait for a writer without end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    values = 'experiment = "m:f"\nfolds = 5\n'
+    writer = threading.Thread(target=pipe.write_text, args=[values], daemon=True)
+    writer.start()
+    lines: list[str] = []
+    reader = threading.Thread(target=load, args=[pipe, {}, TrainConfig, None, lines.append], daemon=True)
+    reader.start()
+    reader.join(10)
+    assert lines == [f"{pipe}: folds: raygpu train does not read this"]

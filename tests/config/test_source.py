@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.config.source import code_folder, locate, require_there
+from raygpu.config.source import locate, require_there
 from raygpu.errors import BadInput
 
 MODULE = """
@@ -65,22 +64,6 @@ def test_what_a_source_does_not_show_is_imported(tmp_path: Path) -> None:
 def test_there_may_be_no_experiment(tmp_path: Path) -> None:
     require_there(None, tmp_path)
     require_there("pickled.pkl", tmp_path)
-
-
-def test_a_file_in_a_runs_folder_has_the_code_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its names would stand for nothing in the run's folder, or for a file of the same name in the working folder."""
-    code, run, here = (tmp_path / name for name in ("code", "runs/mine", "here"))
-    for folder in (code, run, here):
-        folder.mkdir(parents=True)
-    for folder in (code, here):
-        (folder / "mine.py").write_text("class Net: ...\n")
-    monkeypatch.chdir(here)
-    best = run / "best.toml"
-    assert code_folder("mine:Net", best) == here
-    (run / "run.json").write_text(json.dumps({"source_folder": str(code)}))
-    assert code_folder("mine:Net", best) == code_folder("mine.py:Net", best) == code
-    (run / "run.json").write_text(json.dumps({"source_folder": str(tmp_path / "gone")}))
-    assert code_folder("mine:Net", best) == here
 
 
 def test_one_of_many_names_is_guessed(tmp_path: Path) -> None:

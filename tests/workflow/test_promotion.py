@@ -20,7 +20,7 @@ from raygpu.search.trials import Trial
 from raygpu.tracking import origins
 from raygpu.tracking.values import as_params
 from raygpu.workflow.opened_run import SweepRun, open_run
-from raygpu.workflow.promotion import promoted
+from raygpu.workflow.promotion import promoted, with_own_seed
 
 
 @pytest.fixture
@@ -148,3 +148,12 @@ def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:
     folder.write_run({})
     with pytest.raises(BadInput, match=r"has no best\.toml: no trial of that sweep has ended with a score"):
         promoted(str(tmp_path), TrackingSection, False)
+
+
+@pytest.mark.parametrize(("seed", "given"), [(41, 44), (None, 3), ("x", "x")])
+def test_a_job_of_an_array_adds_its_index_to_the_trials_seed(seed: Any, given: Any) -> None:
+    values = {"experiment": "m:M", **({} if seed is None else {"seed": seed})}
+    variables = {"RAYGPU_SEED_OFFSET": "3"}
+    assert with_own_seed(values, variables)["seed"] == given
+    assert not variables  # what the training starts has seeds of its own
+    assert with_own_seed(values, variables) == values

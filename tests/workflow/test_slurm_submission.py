@@ -83,34 +83,23 @@ def test_two_places_for_the_runs_folder_are_refused_before_the_job() -> None:
 @pytest.mark.parametrize(
     ("written", "flags", "below", "name", "seed"),
     [
-        ('runs_dir = "own"', ["--name", "a"], "own", "a", 41),
-        ('runs_dir = "own"', ["--name", "a", "--runs-dir", "flag"], "flag", "a", 41),
-        ('storage = "own"', ["--name", "a"], "own", "a", 41),
-        ('name = "b"', [], "runs", "b", 41),
-        ('name = "b"', ["--name", "a"], "runs", "a", 41),
+        ('runs_dir = "own"', ["--name", "a"], "own", "a", None),
+        ('runs_dir = "own"', ["--name", "a", "--runs-dir", "flag"], "flag", "a", None),
+        ('storage = "own"', ["--name", "a"], "own", "a", None),
+        ('name = "b"', [], "runs", "b", None),
+        ('name = "b"', ["--name", "a"], "runs", "a", None),
         ("seed = 7", ["--name", "a"], "runs", "a", 7),
         ("seed = 7", ["--name", "a", "--seed", "8"], "runs", "a", 8),
-        ("epochs = 3", ["--name", "a"], "runs", "a", 41),
+        ("epochs = 3", ["--name", "a"], "runs", "a", None),
     ],
 )
 def test_a_training_of_a_sweeps_trial_has_its_files_folder_name_and_seed(
-    written: str, flags: list[str], below: str, name: str, seed: int
+    written: str, flags: list[str], below: str, name: str, seed: int | None
 ) -> None:
-    Path("runs/night").mkdir(parents=True)
-    Path("runs/night/best.toml").write_text("seed = 41\n")  # the trial's, where nothing else is given
+    """Its jobs read the trial's seed, as the sweep may not have ended, or be elsewhere."""
     Path("own.toml").write_text(f'{written}\n[slurm]\ntime = "1:00:00"\n')
     job = checked_job(train.COMMAND, ["own.toml", "--from", "runs/night", *flags], ["--slurm.array", "0-3"], {})
     assert (job.folder, job.name, job.seed) == (Path.cwd() / below / name, name, seed)
-
-
-@pytest.mark.parametrize("origin", ["runs/to_come", "s3://bucket/runs/night", "0" * 32])
-def test_an_array_whose_trial_cannot_be_read_here_wants_a_seed(origin: str) -> None:
-    """Its first training would have the seed 0 in place of the trial's."""
-    with pytest.raises(BadInput, match=f"--seed: not given; .* --from {origin}"):
-        checked_job(train.COMMAND, ["--from", origin, "--name", "a"], ["--slurm.array", "0-3"], {})
-    job = checked_job(train.COMMAND, ["--from", origin, "--name", "a", "--seed", "3"], ["--slurm.array", "0-3"], {})
-    assert job.seed == 3
-    assert checked_job(train.COMMAND, ["--from", origin, "--name", "a"], ["--slurm.time", "1:00:00"], {}).words
 
 
 @pytest.mark.parametrize(

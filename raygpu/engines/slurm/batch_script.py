@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.config.slurm_section import SlurmSection
-from raygpu.records.slurm_job import SCRIPT, log_of
+from raygpu.records.slurm_job import SCRIPT, SEED_OFFSET, log_of
 
 TASK = "$SLURM_ARRAY_TASK_ID"
 UNQUOTED = re.compile(r"[\w@%+=:,./$-]+")
@@ -38,8 +38,8 @@ class BatchJob:
     """Name of the run; of an array, that of its jobs without their index."""
     words: Sequence[str]
     """The command's own arguments, without the run's name and its seed."""
-    seed: int
-    """Seed of the run; of an array, that of index 0."""
+    seed: int | None
+    """Seed of the run; of an array, that of index 0. None in an array of a sweep's trial: its jobs read its seed."""
     folder: Path
     """The run's folder; of an array, the one that has the script."""
     working_folder: Path
@@ -82,6 +82,8 @@ def script(job: BatchJob) -> str:
         lines += [f"python={shlex.quote(job.python)}", f"export PATH={shlex.quote(str(Path(job.python).parent))}:$PATH"]
     if job.python_path and job.slurm.wheelhouse is None:
         lines.append(f"export PYTHONPATH={shlex.quote(job.python_path)}")
+    if is_array and job.seed is None:
+        lines.append(f"export {SEED_OFFSET}={TASK}")
     folder = shlex.quote(str(job.folder)) if not is_array else _with_task(f"{job.folder}-{TASK}")
     most = job.slurm.max_restarts if job.slurm.requeue else 0
     lines += [
@@ -94,14 +96,16 @@ def script(job: BatchJob) -> str:
 
 
 def command_line(job: BatchJob) -> str:
-    """Return the command in bash: of an array, with each job's own name and seed."""
+    """Return the command in bash: of an array, with each job's own name, and its seed if that is known."""
     words = [shlex.quote(word) for word in (job.command, *job.words)]
     if job.goes_on:
         return " ".join(words)
     if job.slurm.array is None:
         return " ".join([*words, "--name", shlex.quote(job.name)])
-    seed = f'"$(({job.seed} + {TASK[1:]}))"'
-    return " ".join([*words, "--name", _with_task(f"{job.name}-{TASK}"), "--seed", seed])
+    words += ["--name", _with_task(f"{job.name}-{TASK}")]
+    if job.seed is not None:
+        words += ["--seed", f'"$(({job.seed} + {TASK[1:]}))"']
+    return " ".join(words)
 
 
 def options(job: BatchJob) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,13 @@ def test_each_job_of_an_array_has_its_own_name_and_seed() -> None:
     )
     assert printed.stdout.splitlines() == ["sweep", "mine.toml", "--name", "one-3", "--seed", "10"]
     assert "--output=/p/runs/one-%a/slurm/job.out" in options(job(array="0-3"))
+
+
+def test_the_jobs_of_an_array_without_a_seed_get_their_index() -> None:
+    of_trial = replace(job(array="0-3"), seed=None)
+    assert "--seed" not in command_line(of_trial)
+    assert "\nexport RAYGPU_SEED_OFFSET=$SLURM_ARRAY_TASK_ID\n" in script(of_trial)
+    assert "RAYGPU_SEED_OFFSET" not in script(job(array="0-3")) + script(replace(job(), seed=None))
 
 
 def test_a_percent_sign_in_a_path_is_no_pattern_of_sbatch() -> None:
