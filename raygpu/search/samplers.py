@@ -162,8 +162,8 @@ class OptunaSampler:
         self._maximize = maximize
         self._fits_values = algorithm == "gp"
         """Whether the sampler fits a function to the scores themselves, rather than to their order."""
-        self._ranks_failed = algorithm == "cmaes"
-        """Whether a trial that failed counts as the worst: CMA-ES learns from whole generations alone."""
+        self._ranks_failed = algorithm in ("cmaes", "nsgaii")
+        """Whether a trial that failed counts as the worst: CMA-ES and NSGA-II learn from whole generations alone."""
         self._given = 0
         self._asked: dict[str, Any] = {}
         self._ready: list[Trial] = []
