@@ -122,6 +122,7 @@ class MemberRecords:
                 live.records.end(name, "failed", error=reason)
         live.checkpoints.forget(names)
         self.forget(list(names))
+        self.follow(names)  # there may be fewer slots than trials
 
     def leave(self, names: Sequence[str], *, ended: bool) -> None:
         """Tell the population, if there is one, that trials are not under way. ended: whether for good."""

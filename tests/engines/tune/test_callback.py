@@ -301,3 +301,18 @@ def test_a_population_does_not_wait_for_a_trial_that_is_given_again_with_a_large
     alone.callback.on_trial_result(0, [], alone.trial, alone.told | {"members": [], "out_of_memory": True})
     assert not population.waits("t0001")
     assert not population.waits("t0002")
+
+
+def test_a_population_whose_array_is_trained_alone_does_not_wait_for_those_without_a_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, population = Alone(tmp_path), Grown(3)
+    names = ("t0000", "t0001", "t0002")
+    alone.live.population, alone.live.trials = population, {name: Trial(name, 0, {}) for name in names}
+    grouper: Any = SimpleNamespace(refuse=lambda trial, reason: None)
+    alone.live.grouper = grouper
+    monkeypatch.setattr("raygpu.engines.tune.callback.ray.get", lambda found: found)
+    config = ArrayConfig("a0000", names, fused=True, device="", share=Share())
+    alone.callback.members.train_alone(config, "its loss differs from that of its training alone")
+    assert not population.waits("t0000"), "two slots, for three trials"
+    assert not population.waits("t0001")
