@@ -52,6 +52,8 @@ ENDED = "ended"
 """Key, in the run's state, of the status with which a training without a summary has ended: failed."""
 RESUMED_AT = "resumed_at"
 """Key, in the summary of an earlier end, of the moment at which a later start went on with the run, in Unix seconds."""
+OF_THE_MACHINE = ("devices", "memory_limit")
+"""Fields of `[gpu]` that a resume takes from the file: it may go on on another machine."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
@@ -289,7 +291,8 @@ class RunDirectory(RunPaths):
     def read_config(self, overrides: Mapping[str, str] | None = None) -> SweepConfig:
         """Read the configuration of the sweep's start, with the choices made in place of auto. Raises BadInput."""
         config = load(self.config, overrides or {}, SweepConfig)
-        chosen = self.read_run().get("gpu", {})
+        gpu = self.read_run().get("gpu", {})
+        chosen = {name: value for name, value in gpu.items() if name not in OF_THE_MACHINE}
         return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
 
     def write_run(self, values: Mapping[str, Any]) -> None:

@@ -57,6 +57,9 @@ class Orders:
 
 
 Donor = Literal["saved", "coming", "lost"]
+FEW_DONORS = 2
+"""Largest number of trials of which an interval's parameters are kept where a population does not fit in memory: they
+stay until the last of its trials is past the interval."""
 
 
 class Population:
@@ -175,6 +178,8 @@ class Population:
         if not later:
             return False
         most = math.ceil(len(group) * self.section.quantile)
+        if self.groups[name] in self._apart:
+            most = min(most, FEW_DONORS)
         score = self._score(epoch, name)
         better = [other for other in self._reached[epoch] if other in group and self._score(epoch, other) > score]
         return math.isfinite(score) and len(better) < most

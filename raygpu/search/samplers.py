@@ -162,15 +162,15 @@ class OptunaSampler:
         self._maximize = maximize
         self._fits_values = algorithm == "gp"
         """Whether the sampler fits a function to the scores themselves, rather than to their order."""
-        self._ranks_failed = algorithm == "cmaes"
-        """Whether a trial that failed counts as the worst: CMA-ES learns from whole generations alone."""
+        self._ranks_failed = algorithm in ("cmaes", "nsgaii")
+        """Whether a trial that failed counts as the worst: CMA-ES and NSGA-II learn from whole generations alone."""
         self._given = 0
         self._asked: dict[str, Any] = {}
         self._ready: list[Trial] = []
         self._scores: dict[str, float | None] = {}
         self._further: dict[str, Sequence[float | None]] = {}
         self._without_score: dict[str, Any] = {}
-        """Trials that Optuna was told to have failed, by id."""
+        """Trials that count for nothing, as Optuna was told that they failed, by id: a later score of one counts."""
 
     @property
     def draws_singly(self) -> bool:
@@ -231,9 +231,10 @@ class OptunaSampler:
         for trial_id in [name for name in self._asked if name in self._scores]:
             values = self._values(self._scores.pop(trial_id), self._further.pop(trial_id))
             asked = self._asked.pop(trial_id)
-            if values is None:
+            if values is None and self._ranks_failed:
+                values = self._worst()
+            elif values is None:
                 self._without_score[trial_id] = asked
-                values = self._worst() if self._ranks_failed else None
             self._study.tell(asked, values, state=self._failed if values is None else None)
 
     def _values(self, score: float | None, further: Sequence[float | None]) -> list[float] | None:

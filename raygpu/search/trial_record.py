@@ -33,11 +33,11 @@ def changed(begun: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, An
 def cut_short(status: str, epochs: int, of_epochs: int | None) -> str | None:
     """Return at which epoch a trial was stopped or interrupted, for a person; None if it got to its last one.
 
-    of_epochs: number of epochs of a trial; None if unknown.
+    of_epochs: number of epochs of a trial; None where it is not configured.
     """
-    if status not in ("stopped", "interrupted") or of_epochs is None or epochs >= of_epochs:
+    if status not in ("stopped", "interrupted") or (of_epochs is not None and epochs >= of_epochs):
         return None
-    return f"{status} at epoch {epochs} of {of_epochs}"
+    return f"{status} at epoch {epochs}" if of_epochs is None else f"{status} at epoch {epochs} of {of_epochs}"
 
 
 @dataclass(slots=True)

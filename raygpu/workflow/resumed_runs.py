@@ -23,10 +23,11 @@ OF_SWEEP: Mapping[str, Any] = {
     **dict.fromkeys(("experiment", "command", "data", "folds", "seed", "epochs"), True),
     **dict.fromkeys(("metric", "direction", "metrics", "directions", "score"), True),
     **dict.fromkeys(("start", "start_from", "start_best", "search", "stopping", "population", "space"), True),
-    **dict.fromkeys(("racing", "script", "gpu"), True),
+    **dict.fromkeys(("racing", "script"), True),
+    "gpu": {"mode", "width", "fraction", "precision", "mps"},
 }
 """Fields that stay as they were at a sweep's start. `[gpu]` is compared as the file has it: what was chosen in place of
-auto is kept beside it (`read_config`)."""
+auto is kept beside it (`read_config`). The GPUs themselves, and whether memory is limited, may change."""
 ACCUMULATE = "accumulate"
 """Field that may change where the run's state has the global batch, which a resume then takes: it sets the size of the
 parts alone."""

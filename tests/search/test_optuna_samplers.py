@@ -69,3 +69,17 @@ def test_cmaes_learns_from_every_trial_after_the_first_generation(numbers: int, 
             search.tell(trial.trial_id, None if fails and trial.trial_id.endswith("2") else score)
     drawn = [trial.system_attrs.get("cma:generation") for trial in search._study.trials]
     assert drawn == [None] * 8 + [place // together for place in range(48)]
+
+
+@pytest.mark.parametrize("maximize", [[False], [False, True]])
+def test_nsgaii_begins_a_generation_after_each_one_that_had_a_failed_trial(maximize: list[bool]) -> None:
+    """A failed trial does not make the next generation a child of the same parents."""
+    space = parse({f"x{i}": {"uniform": [-3.0, 3.0]} for i in range(3)}, "nsgaii")
+    search = OptunaSampler(space, Generations.equal(40, 8), 0, maximize, algorithm="nsgaii")
+    while not search.finished:
+        for trial in [*iter(search.next, None)]:
+            score = sum((x - 1) ** 2 for x in trial.hyperparameters.values())
+            values = (None, ()) if trial.trial_id.endswith("2") else (score, (score,) * (len(maximize) - 1))
+            search.tell(trial.trial_id, *values)
+    drawn = [trial.system_attrs.get("NSGAIISampler:generation") for trial in search._study.trials]
+    assert drawn == [place // 8 for place in range(40)]

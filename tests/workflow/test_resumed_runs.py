@@ -96,6 +96,19 @@ def test_a_choice_in_place_of_auto_is_no_change(begun: RunDirectory) -> None:
     assert resumed_config(begun, {}).gpu.mode == "fused"
 
 
+def test_a_sweep_goes_on_on_other_gpus_by_an_edit(tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "sweep")
+    gpu = {"devices": "GPU-8a1b", "memory_limit": True}
+    folder.write_config(SweepConfig.model_validate({**CONFIG, "gpu": gpu}), tmp_path)
+    folder.write_run({"gpu": {**folder.read_config().gpu.model_dump(), "fraction": 0.5}, **begun_sweep(folder)})
+    text = folder.config.read_text()
+    assert "memory_limit = true" in text
+    text = text.replace('devices = "GPU-8a1b"', 'devices = "0"').replace("memory_limit = true", "memory_limit = false")
+    folder.config.write_text(text)
+    now = resumed_config(folder, {}).gpu
+    assert (now.devices, now.memory_limit, now.fraction) == ("0", False, 0.5)
+
+
 @pytest.mark.parametrize("algorithm", ["qmc", "grid", "random"])
 def test_the_trials_of_the_run_s_own_file_are_those_of_the_start(algorithm: str, tmp_path: Path) -> None:
     """TOML has the values of a table before its tables, so constants come first there."""

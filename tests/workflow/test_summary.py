@@ -45,10 +45,20 @@ def test_a_summary_is_valid_json_whatever_is_in_it() -> None:
     assert found == {"wall_s": None, "plan": {"rates": [1.0, None]}, "best": None, "name": "x"}
 
 
-@pytest.mark.parametrize(("status", "ended"), [("finished", None), ("stopped", "stopped at epoch 3 of 27")])
-def test_the_summary_says_where_its_best_trial_was_stopped(status: Status, ended: str | None) -> None:
+@pytest.mark.parametrize(
+    ("status", "of_epochs", "ended"),
+    [
+        ("finished", 27, None),
+        ("stopped", 27, "stopped at epoch 3 of 27"),
+        ("stopped", None, "stopped at epoch 3"),
+        ("finished", None, None),
+    ],
+)
+def test_the_summary_says_where_its_best_trial_was_stopped(
+    status: Status, of_epochs: int | None, ended: str | None
+) -> None:
     """It keeps its rank: its model is the best one that there is."""
-    records = Records(2, Scoring("loss", maximize=False), [], 27)
+    records = Records(2, Scoring("loss", maximize=False), [], of_epochs)
     records.by_id["t0000"] = TrialRecord(Trial("t0000", 0, {}), status, score=0.30, epochs=3)
     records.by_id["t0001"] = TrialRecord(Trial("t0001", 0, {}), "finished", score=0.35, epochs=27)
     best = best_record(records)

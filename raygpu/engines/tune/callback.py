@@ -110,6 +110,7 @@ class ArrayCallback(tune.Callback):
             self.members.train_alone(config, result["not_as_alone"])
         if result["out_of_memory"] and not config.fused:
             live.enlarge(config)
+            self.members.follow([name for name in config.trial_ids if name in live.enlarged])
         for key in ("members", "lines", "warnings"):
             result[key] = []  # Tune need not carry them in its snapshots
 

@@ -122,11 +122,17 @@ class MemberRecords:
                 live.records.end(name, "failed", error=reason)
         live.checkpoints.forget(names)
         self.forget(list(names))
+        self.follow(names)  # there may be fewer slots than trials
 
     def leave(self, names: Sequence[str], *, ended: bool) -> None:
         """Tell the population, if there is one, that trials are not under way. ended: whether for good."""
         if self.live.population is not None and names:
             self.live.population.leave.remote(list(names), ended)
+
+    def follow(self, names: Sequence[str]) -> None:
+        """Tell the population, if there is one, that trials are given again, and may have to wait for a free slot."""
+        if self.live.population is not None:
+            self.live.population.follow.remote(list(names))
 
     def forget(self, names: list[str]) -> None:
         """Let the stopping rule and the population forget trials that failed and are trained again."""

@@ -75,6 +75,10 @@ class PopulationActor:
         """Note that trials are not under way. ended: whether for good."""
         self._population.leave(trial_ids, ended=ended)
 
+    def follow(self, trial_ids: list[str]) -> None:
+        """Note that trials begin only once others have ended."""
+        self._population.follow(trial_ids)
+
     def forget(self, trial_ids: list[str]) -> None:
         """Remove all that trials have reported, which train again from the beginning."""
         self._population.forget(trial_ids)

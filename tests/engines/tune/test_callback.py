@@ -16,16 +16,19 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
+from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.member_report import Beginning, MemberReport
+from raygpu.engines.tune.population_actor import PopulationActor
 from raygpu.planning.gpu_shares import Share
 from raygpu.records import timeline
 from raygpu.records.device import Device
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
+from raygpu.search.population import MemberScores, Population, Reached
 from raygpu.search.scoring import Scoring, TrialScores
 from raygpu.search.trial_record import TrialRecord
 from raygpu.search.trials import EpochResult, Trial
@@ -270,3 +273,46 @@ def test_a_score_that_is_bounded_is_told_once(tmp_path: Path) -> None:
         alone.callback.on_trial_result(0, [], alone.trial, alone.told | {"members": [MemberReport("t0000", epochs)]})
     assert warned == ["t0000: accuracy: read -1.79769e+308; as a score it counts as -1e+300"]
     assert alone.records.by_id["t0000"].score == -1e300
+
+
+class Grown:
+    """The population of a sweep, whose trials have got to epoch 2 one by one, in place of its actor."""
+
+    def __init__(self, count: int) -> None:
+        groups = {f"t{i:04d}": "" for i in range(count)}
+        section = PopulationSection(interval=2)
+        population = Population(section, [], groups, epochs=9, seed=0, maximize=True)
+        self.actor = PopulationActor(population)
+
+    def __getattr__(self, method: str) -> Any:
+        return SimpleNamespace(remote=getattr(self.actor, method))
+
+    def waits(self, name: str) -> bool:
+        """Whether a trial at epoch 2 waits for others."""
+        return self.actor.exchange(2, [MemberScores(name, {2: Reached(0.5, {})}, {})], [], 1.0) is None
+
+
+def test_a_population_does_not_wait_for_a_trial_that_is_given_again_with_a_larger_share(tmp_path: Path) -> None:
+    """It asks for more of a GPU, which the others give back only once they have ended."""
+    alone, population = Alone(tmp_path), Grown(3)
+    alone.live.population = population
+    alone.live.enlarge = lambda config: alone.live.enlarged.update(t0000=("", Share(), None))  # type: ignore[method-assign]
+    assert population.waits("t0001")
+    alone.callback.on_trial_result(0, [], alone.trial, alone.told | {"members": [], "out_of_memory": True})
+    assert not population.waits("t0001")
+    assert not population.waits("t0002")
+
+
+def test_a_population_whose_array_is_trained_alone_does_not_wait_for_those_without_a_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, population = Alone(tmp_path), Grown(3)
+    names = ("t0000", "t0001", "t0002")
+    alone.live.population, alone.live.trials = population, {name: Trial(name, 0, {}) for name in names}
+    grouper: Any = SimpleNamespace(refuse=lambda trial, reason: None)
+    alone.live.grouper = grouper
+    monkeypatch.setattr("raygpu.engines.tune.callback.ray.get", lambda found: found)
+    config = ArrayConfig("a0000", names, fused=True, device="", share=Share())
+    alone.callback.members.train_alone(config, "its loss differs from that of its training alone")
+    assert not population.waits("t0000"), "two slots, for three trials"
+    assert not population.waits("t0001")
