@@ -119,16 +119,25 @@ class Coordinator:
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
     def local_batches(self, start: int, end: int) -> list[LocalBatch]:
-        """Cut a global batch into a local batch for each rank, all of the same number of parts. A rank whose share is
-        too small for so many takes fewer; with `equal_parts`, all ranks do."""
+        """Cut a global batch into a local batch for each rank, all of the same number of parts.
+
+        Where a share is too small for so many, all ranks take fewer, unless parts of another rank would then be larger
+        than `micro_batch_size` and `equal_parts` is not set: then that rank alone takes fewer.
+        """
         shares = self._split(end - start)
         wanted = self._wanted_parts(shares)
         numbers = [min(wanted, share // self.parallel.least) for share in shares]
-        if self.equal_parts:
+        if self.equal_parts or math.ceil(max(shares) / min(numbers)) <= self._most_samples():
             numbers = [min(numbers)] * len(numbers)
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
         cut = zip(firsts, shares, numbers, strict=True)
         return [LocalBatch(first, parts(own, number)) for first, own, number in cut]
+
+    def _most_samples(self) -> float:
+        """Return the number of samples that a device takes at once at most, by `micro_batch_size`."""
+        settings = self.parallel.optimizer_settings
+        micro_batch_size = settings.micro_batch_size if settings is not None else None
+        return math.inf if micro_batch_size is None else micro_batch_size
 
     def _wanted_parts(self, shares: Sequence[int]) -> int:
         """Return the number of parts that a batch's shares shall be taken in."""
