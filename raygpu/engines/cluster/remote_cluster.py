@@ -29,6 +29,7 @@ from raygpu.engines.cluster.node_actors import pinned, visible_of_raylet
 from raygpu.engines.cluster.ray_private_api import address_of_auto, wants_token
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
+from raygpu.records import slurm_job
 from raygpu.records.device import Device
 from raygpu.storage import PROBE, Storage, StorageError, is_job
 
@@ -44,6 +45,11 @@ EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 AUTO = "auto"
 KEY = "cluster.address"
 """Key of a configuration that has the address."""
+NONE_FREE = (
+    "it has no autoscaler, or that has reached its bounds or found none free; wanted: fewer, or a longer"
+    " --cluster.wait-s"
+)
+NODE_MISSING = f"Ray has not started on all nodes of the Slurm job; its output is in the run's {slurm_job.NODES_LOG}"
 ASK_S = 2.0
 """Seconds between two checks whether GPUs have joined."""
 
@@ -131,9 +137,8 @@ def _asked_for(wanted: Wanted) -> Iterator[None]:
                 announced_count = there
             if time.monotonic() - began > wanted.wait_s:
                 raise BadInput(
-                    f"cluster.min_gpus: read {wanted.num_gpus}; the cluster has {there} after {wanted.wait_s:g} s: it"
-                    " has no autoscaler, or that has reached its bounds or found none free; wanted: fewer, or a longer"
-                    " --cluster.wait-s"
+                    f"cluster.min_gpus: read {wanted.num_gpus}; the cluster has {there} after {wanted.wait_s:g} s:"
+                    f" {NODE_MISSING if slurm_job.is_on_several_nodes() else NONE_FREE}"
                 )
             # Repeated each time: a cluster keeps one request only, the last.
             request_resources(bundles=[{"GPU": 1}] * wanted.num_gpus)
