@@ -70,15 +70,15 @@ class Wanted:
 def connect(address: str, source_folder: Path | None = None, wanted: Wanted | None = None, job: str = "") -> Cluster:
     """Connect to a running Ray cluster at "auto" or HOST:PORT.
 
-    source_folder: sent to the nodes, with raygpu, if the cluster has several machines. wanted: GPUs to wait for.
-    job: name on Ray's dashboard. Raises BadInput if the cluster cannot be joined or has no GPU, RaygpuError if the wait
-    is given up.
+    source_folder: sent to the nodes, with raygpu, if the cluster has several machines, except in a Slurm job. wanted:
+    GPUs to wait for. job: name on Ray's dashboard. Raises BadInput if the cluster cannot be joined or has no GPU,
+    RaygpuError if the wait is given up.
     """
     context = join(address, job)
     try:
         with _asked_for(wanted or Wanted()):
             brought = source_folder if is_job() else None
-            if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
+            if brought is None and source_folder is not None and _is_to_be_sent():
                 shutdown()
                 brought, context = source_folder, join(address, job, runtime_env.runtime_env(source_folder))
             devices, nodes, probes, resources = _gpu_nodes()
@@ -159,6 +159,12 @@ def _num_gpus() -> int:
 
 def _alive() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _is_to_be_sent() -> bool:
+    """Return whether the nodes get the source folder: with several machines, except those of a Slurm job, which share
+    it, with the data that Git ignores."""
+    return len({node["NodeManagerAddress"] for node in _alive()}) > 1 and not slurm_job.is_on_several_nodes()
 
 
 def _require_answer(address: str, key: str) -> None:
