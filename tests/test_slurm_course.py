@@ -181,7 +181,15 @@ def test_an_array_of_jobs_is_gathered(project_without_store: Project) -> None:
 
 
 def test_a_sweep_over_two_nodes(project: Project) -> None:
-    project.write(epochs=20, seconds=0.3)
+    """Workers on both find data that Git ignores."""
+    project.write(epochs=20, seconds=1.0)
+    (project.folder / "data").mkdir()
+    (project.folder / "data" / "x").touch()
+    (project.folder / ".gitignore").write_text("data/\n")
+    code = project.folder / "project.py"
+    code.write_text(
+        code.read_text().replace("def train(config):\n", 'def train(config):\n    open("data/x").close()\n')
+    )
     options = ("--slurm.nodes", "2", "--slurm.gpus-per-node", "1", "--gpu.fraction", "1", "--slurm.time", "9")
     done = project.submit("sweep", "mine.toml", "--name", "wide", *options)
     assert done.returncode == 0, done.stdout[-3000:] + project.log("wide")[-3000:]

@@ -46,6 +46,7 @@ class Source:
     unpickled source has an absolute one.
     script: settings of a command.
     constants: arrays of an experiment in the process that located it.
+    pickled: content of the file of a pickled experiment, for nodes that cannot read it; else empty.
     """
 
     kind: str
@@ -53,9 +54,10 @@ class Source:
     folder: str
     script: ScriptSection = field(default_factory=ScriptSection)
     constants: Constants = field(default_factory=dict, repr=False, compare=False)
+    pickled: bytes = field(default=b"", repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.kind, self.name, self.folder, self.script, self.constants)
+        return _arrived, (self.kind, self.name, self.folder, self.script, self.constants, self.pickled)
 
     def resolve(self) -> Experiment | Callable[[dict[str, Any]], Any]:
         """Return the user's object: an `Experiment` instance or a function. Raises BadInput, also where arrays of an
@@ -64,7 +66,7 @@ class Source:
         A function's module may seed the generators for its trainings, so they are left as the import leaves them.
         """
         with nullcontext() if self.kind == "function" else same_draws(IMPORTED):
-            code = resolve(self.name, Path(self.folder))
+            code = resolve(self.name, Path(self.folder), self.pickled)
         if self.constants and (self.name, self.folder) not in _compared:
             if (name := next(differing(self.constants, _constants(code, self.name)), None)) is not None:
                 raise BadInput(
@@ -81,9 +83,11 @@ class Source:
         return metric if is_full_name else f"validation/{metric}"
 
 
-def _arrived(kind: str, name: str, folder: str, script: ScriptSection, located: Constants) -> Source:
+def _arrived(
+    kind: str, name: str, folder: str, script: ScriptSection, located: Constants, pickled: bytes = b""
+) -> Source:
     """Unpickle a source: make its folder absolute in the process that receives it."""
-    return Source(kind, name, str(BEGUN_IN / folder), script, located)
+    return Source(kind, name, str(BEGUN_IN / folder), script, located, pickled)
 
 
 def _constants(code: Any, name: str) -> Constants:
@@ -144,22 +148,23 @@ def _parts(name: str) -> tuple[str, str]:
     return module_name, attribute
 
 
-def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
+def resolve(name: str, folder: Path, pickled: bytes = b"") -> Experiment | Callable[[dict[str, Any]], Any]:
     """Import the object that `module:Name` or `file.py:name` names, or read a pickled one; instantiate it if it is an
     experiment class.
 
-    folder: the start of relative paths, and a place to look up modules. Raises BadInput.
+    folder: the start of relative paths, and a place to look up modules. pickled: content of a pickled one's file, which
+    is read if this is empty. Raises BadInput.
     """
     try:
         with devices_kept(name):
-            return _resolved(name, folder)
+            return _resolved(name, folder, pickled)
     finally:
         note_files()
 
 
-def _resolved(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
+def _resolved(name: str, folder: Path, pickled: bytes) -> Experiment | Callable[[dict[str, Any]], Any]:
     if name.endswith(PICKLED):
-        return _object(_unpickled(folder / name), name)
+        return _object(_unpickled(folder / name, pickled), name)
     module_name, attribute = _parts(name)
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -190,10 +195,10 @@ def _object(found: Any, name: str) -> Experiment | Callable[[dict[str, Any]], An
     raise BadInput(f"experiment: {name} is neither a TorchExperiment, a KerasExperiment nor a function")
 
 
-def _unpickled(path: Path) -> Any:
-    """Read an experiment that was pickled by value, which runs what the pickle says."""
+def _unpickled(path: Path, content: bytes = b"") -> Any:
+    """Read an experiment that was pickled by value, which runs what the pickle says. content: of the file, if known."""
     try:
-        return pickle.loads(path.read_bytes())
+        return pickle.loads(content or path.read_bytes())
     except Exception as error:
         raise BadInput(f"experiment: {path} cannot be read: {one_line(error)}") from error
 

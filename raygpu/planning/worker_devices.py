@@ -74,7 +74,12 @@ def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *,
             f"workers: read {workers}; each takes at least {WORKER_GIB:g} GiB of host memory, and"
             f" {memory_gib:.1f} GiB are free"
         )
-    per_node = [min(count, max(1, node.num_gpus * per_gpu // (1 if simulated else each))) for node in nodes]
+    if num_gpus < sum(node.num_gpus for node in nodes):  # other commands want the CPUs beside the other GPUs
+        per_node = [node.num_gpus / Fraction(gpus).limit_denominator(10_000) for node in nodes]
+    else:
+        per_node = [
+            Fraction(min(count, max(1, node.num_gpus * per_gpu // (1 if simulated else each)))) for node in nodes
+        ]
     cpus = min(
         floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / most)
         for node, most in zip(nodes, per_node, strict=True)

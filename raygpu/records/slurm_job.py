@@ -3,6 +3,7 @@
     runs/NAME/slurm/job.sh      the batch script
     runs/NAME/slurm/job.json    this record: written at the submission, and by the job at each start and end
     runs/NAME/slurm/job.out     all that the job has printed
+    runs/NAME/slurm/nodes.log   output of Ray's start on several nodes
 
 Slurm forgets a job minutes after its end, so the record outlives it. A list of the folders lies in the user's cache
 folder, since runs may be anywhere.
@@ -28,6 +29,7 @@ FOLDER = "slurm"
 SCRIPT = f"{FOLDER}/job.sh"
 RECORD = f"{FOLDER}/job.json"
 LOG = f"{FOLDER}/job.out"
+NODES_LOG = f"{FOLDER}/nodes.log"
 QUEUED_AGAIN = "is queued again"
 """Message of a job from the end of a start on that it does not stay with, to its next start."""
 VARIABLE = "RAYGPU_SUBMITTED"
@@ -79,6 +81,11 @@ class SlurmJob:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(changed), indent=2))
         return changed
+
+
+def is_on_several_nodes() -> bool:
+    """Return whether this process belongs to a submitted job over several nodes, which has a Ray of its own on them."""
+    return VARIABLE in os.environ and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
 
 
 def log_of(folder: Path) -> Path:

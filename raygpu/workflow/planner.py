@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from raygpu.cli.plan_view import decision_lines
 from raygpu.config import SweepConfig
+from raygpu.config.command_names import typed
 from raygpu.engines.cluster.hardware import cluster_hardware
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.planning.estimates import Estimates, Hardware
@@ -21,6 +22,9 @@ from raygpu.workflow.trial_groups import Grouped, usable
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
+
+BESIDE_OTHERS = "other commands may use the GPUs meanwhile"
+"""Why nothing is measured: Ray does not count a measurement's use of a GPU, and others would slow it down."""
 
 
 class Planner:
@@ -52,7 +56,7 @@ class Planner:
 
         dry: nothing will be measured; the plan is printed as it would be without measurements.
         """
-        estimates, self._unknown = self._measurer.kept(hardware)
+        estimates, self._unknown = self._kept(hardware)
         if not self._unknown or dry:
             self._decide(hardware, estimates)
         if self._unknown and dry:
@@ -66,12 +70,23 @@ class Planner:
         if self._decision is None:
             hardware = cluster_hardware(cluster)
             if not self._unknown:  # nobody has looked yet
-                estimates, self._unknown = self._measurer.kept(hardware)
+                estimates, self._unknown = self._kept(hardware)
+            if self._unknown and (in_use := cluster.gpus_in_use()):
+                estimates, self._unknown = Estimates(source=f"{BESIDE_OTHERS}, and use {in_use:g} now"), False
             if self._unknown:
                 self._say(["plan: measuring which way is fastest here"])
                 estimates = self._measurer.probe(cluster, hardware)
             return self._decide(hardware, estimates)
         return self._decision
+
+    def _kept(self, hardware: Hardware) -> tuple[Estimates, bool]:
+        """Return the estimates from kept profiles, and whether to measure, which needs a GPU that nobody else uses."""
+        estimates, unknown = self._measurer.kept(hardware)
+        most, num_gpus = self._config.cluster.most_gpus, sum(node.num_gpus for node in hardware.nodes)
+        if unknown and most is not None and most < num_gpus:
+            held = f"{float(most):g} of {num_gpus} GPUs are for this sweep"
+            return Estimates(source=f"{BESIDE_OTHERS}: {held}; {typed('pack')} measures"), False
+        return estimates, unknown
 
     def _decide(self, hardware: Hardware, estimates: Estimates) -> Decision:
         groups, config = self._groups, self._config

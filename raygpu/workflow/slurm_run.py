@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +25,12 @@ from raygpu.devices.rgu import rgu
 from raygpu.devices.selection import select
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.engines.slurm import command_output, commands, node_folders, ray_nodes
-from raygpu.engines.slurm.ray_nodes import RayNodes
+from raygpu.engines.slurm.ray_nodes import NODES_LOG, RayNodes
 from raygpu.errors import RaygpuError
 from raygpu.records import slurm_job
 from raygpu.records.slurm_job import SlurmJob
 from raygpu.tracking import carried_store
-from raygpu.workflow.slurm_course import INTERRUPTED, Cause, course, progress_of, usage_line, words_to_run
+from raygpu.workflow.slurm_course import INTERRUPTED, RESUMED, Cause, course, progress_of, usage_line, words_to_run
 from raygpu.workflow.slurm_stores import JobStores
 
 LOOK_S = 0.2
@@ -89,6 +90,9 @@ class Driver:
         self._began, self._asked_at = time.monotonic(), -ASK_S
         now = time.time()
         self._killed_at = math.inf
+        self._lost_at = math.inf
+        """Time at which a node's Ray was found to have ended before all had started."""
+        self._fault = ""
         self._num_requeues = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.job = job = slurm_job.read(folder) or SlurmJob(
             f"{command}-{folder.name}", command, self.place.number, str(folder), now
@@ -152,7 +156,7 @@ class Driver:
 
     def _command(self, variables: Mapping[str, str], more: Sequence[str], ray: RayNodes | None) -> int:
         """Run the command; interrupt it once there is a cause. Returns its exit code."""
-        words = [*words_to_run(self.command, self.words, self.folder), *more]
+        words = [*words_to_run(self.command, self.words, self.folder, self.job.restarts), *more]
         if carried_store.SPOOL_VARIABLE in variables and self.command in WITHOUT_JOURNAL:
             words += ["--tracking.enabled", "false"]
         again = f", start {self.job.restarts + 1}" if self.job.restarts else ""
@@ -171,6 +175,8 @@ class Driver:
             time.sleep(LOOK_S)
             if self.cause is None and self._is_preempted(notice, ray):
                 self.cause = "preempted"
+            if self.cause is None and not self._fault and ray is not None and self._is_without_nodes(ray):
+                process.send_signal(signal.SIGINT)
             if self.cause is not None and num_sent < 1 + (self._num_stops > 1):  # a second stop leaves checkpoints out
                 if not num_sent:
                     self._say(f"{SAID[self.cause]}: {self.command} writes its checkpoints")
@@ -182,7 +188,34 @@ class Driver:
                 process.wait()
         if notice is not None and notice.poll() is None:
             notice.terminate()
-        return INTERRUPTED if process.returncode < 0 and self.cause is not None else abs(process.returncode)
+        return self._exit_code(process.returncode)
+
+    def _exit_code(self, status: int) -> int:
+        """Return the command's exit code; note a fault where nobody has asked it to end. status: of its process."""
+        if self.cause is not None:
+            return INTERRUPTED if status < 0 else status
+        if self._fault:
+            return 1
+        if status < 0:
+            of_memory = " (out of memory?)" if -status == signal.SIGKILL else ""
+            more = "; a larger slurm.mem may help" if of_memory else ""
+            goes_on = (
+                f"; it goes on by: sbatch {self.job.script}" if self.command in RESUMED and self.job.script else ""
+            )
+            self._fault = f"{self.command} was killed by signal {-status}{of_memory}{more}{goes_on}"
+        return abs(status)
+
+    def _is_without_nodes(self, ray: RayNodes) -> bool:
+        """Return whether a node's Ray has failed to start, and not because Slurm ends the job; print its last lines."""
+        if (lines := ray.start_fault) is None:
+            return False
+        self._lost_at = min(self._lost_at, time.monotonic())
+        if time.monotonic() < self._lost_at + ASK_S:
+            return False
+        log = self.folder / slurm_job.NODES_LOG
+        self._say(lines)
+        self._fault = f"Ray did not start on all of {', '.join(self.place.nodes)}; its output is in {log}"
+        return True
 
     def _notice(self) -> subprocess.Popen[bytes] | None:
         """Start a step that does nothing: before a preemption, Slurm ends the steps of a job, and not its script."""
@@ -213,10 +246,12 @@ class Driver:
     def _end(self, exit_code: int) -> int:
         """Note the end, and queue the job again if there is more to do. Returns the job's exit code."""
         stores = self.stores.claimed()  # before the node's disk is emptied
+        with suppress(OSError):  # a job on one node has none
+            shutil.copyfile(self.place.ray_folder / NODES_LOG, self.folder / slurm_job.NODES_LOG)
         progress = [*self.job.progress, progress_of(self.folder)]
         self._account(progress)
         job_course = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
-        message = job_course.message
+        message = job_course.message or self._fault
         comes_again = self._killed_at < math.inf and self._is_requeued()
         if job_course.again and not comes_again:
             refusal = self._requeue()

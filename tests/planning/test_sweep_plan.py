@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,10 +162,11 @@ class Told:
         return SLOWER
 
 
-def planned(measurer: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Planner, list[str]]:
+def planned(measurer: Any, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> tuple[Planner, list[str]]:
     said: list[str] = []
     monkeypatch.setattr("raygpu.workflow.planner.cluster_hardware", lambda cluster: ON_CARD)
-    return Planner(config(), 32, Grouped(GROUPS, None, drawn=True), measurer, said.extend), said
+    wanted = config().model_copy(update={"cluster": SweepClusterSection(**cluster)})
+    return Planner(wanted, 32, Grouped(GROUPS, None, drawn=True), measurer, said.extend), said
 
 
 def test_what_is_known_is_planned_before_there_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,11 +185,28 @@ def test_what_is_not_known_is_measured_on_the_cluster(monkeypatch: pytest.Monkey
     planner, said = planned(measurer, monkeypatch)
     planner.ahead(ON_CARD)
     assert not said
-    cluster: Any = None
+    cluster: Any = SimpleNamespace(gpus_in_use=lambda: 0.0)
     decision = planner.on(cluster)
     assert measurer.probes == 1
     assert said[0] == "plan: measuring which way is fastest here"
     assert said[1:] == decision_lines(decision, config(), ON_CARD, drawn=True)
+
+
+@pytest.mark.parametrize(
+    ("max_gpus", "in_use", "why"),
+    [(0.5, 0.0, "0.5 of 1 GPUs are for this sweep; raygpu pack measures"), (None, 0.25, "and use 0.25 now")],
+)
+def test_nothing_is_measured_on_a_gpu_that_others_may_use(
+    max_gpus: float | None, in_use: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile that was measured beside another training would be kept, and decide on later sweeps too."""
+    measurer = Told(unknown=True)
+    planner, said = planned(measurer, monkeypatch, max_gpus=max_gpus)
+    planner.ahead(ON_CARD)
+    cluster: Any = SimpleNamespace(gpus_in_use=lambda: in_use)
+    planner.on(cluster)
+    assert measurer.probes == 0
+    assert any("not measured: other commands may use the GPUs meanwhile" in line and why in line for line in said)
 
 
 def test_a_dry_run_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

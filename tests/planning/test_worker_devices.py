@@ -26,8 +26,10 @@ def placed(nodes: list[Node], framework: str = "torch", simulated: bool = False,
         ([ONE, FOUR], {}, 5, 1, 1.0, 4.0, "nccl"),
         ([ONE], {"workers": 3}, 3, 3, 0.3333, 2.6666, "gloo"),
         ([FOUR], {"workers": 2}, 2, 1, 1.0, 8.0, "nccl"),
-        ([FOUR], {"cluster": {"max_gpus": 2}}, 2, 1, 1.0, 8.0, "nccl"),
-        ([FOUR], {"cluster": {"max_gpus": 0.5}}, 1, 2, 0.5, 16.0, "gloo"),
+        ([FOUR], {"cluster": {"max_gpus": 2}}, 2, 1, 1.0, 4.0, "nccl"),
+        ([FOUR], {"cluster": {"max_gpus": 0.5}}, 1, 2, 0.5, 2.0, "gloo"),
+        ([FOUR], {"cluster": {"max_gpus": 2}, "workers": 6}, 6, 3, 0.3333, 1.3332, "gloo"),
+        ([FOUR], {"cluster": {"max_gpus": 4}, "workers": 2}, 2, 1, 1.0, 8.0, "nccl"),
     ],
 )
 def test_workers_of_one_device(

@@ -109,6 +109,12 @@ class Cluster:
         """Return the node id and Ray's name of each device, in the order of their indices."""
         return tuple((device.node_id, device.local_id) for device in self.devices)
 
+    def gpus_in_use(self) -> float:
+        """Return the number of a running cluster's GPUs that others have reserved; 0 of a Ray of this machine."""
+        if self.local:
+            return 0.0
+        return float(ray.cluster_resources().get("GPU", 0.0) - ray.available_resources().get("GPU", 0.0))
+
     def readings(self) -> dict[int, Reading]:
         """Return each GPU's readings, by device index; a GPU that cannot be asked is left out."""
         uuids: dict[str, list[str]] = {}

@@ -29,6 +29,7 @@ from raygpu.engines.cluster.node_actors import pinned, visible_of_raylet
 from raygpu.engines.cluster.ray_private_api import address_of_auto, wants_token
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
+from raygpu.records import slurm_job
 from raygpu.records.device import Device
 from raygpu.storage import PROBE, Storage, StorageError, is_job
 
@@ -44,6 +45,11 @@ EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 AUTO = "auto"
 KEY = "cluster.address"
 """Key of a configuration that has the address."""
+NONE_FREE = (
+    "it has no autoscaler, or that has reached its bounds or found none free; wanted: fewer, or a longer"
+    " --cluster.wait-s"
+)
+NODE_MISSING = f"Ray has not started on all nodes of the Slurm job; its output is in the run's {slurm_job.NODES_LOG}"
 ASK_S = 2.0
 """Seconds between two checks whether GPUs have joined."""
 
@@ -64,15 +70,15 @@ class Wanted:
 def connect(address: str, source_folder: Path | None = None, wanted: Wanted | None = None, job: str = "") -> Cluster:
     """Connect to a running Ray cluster at "auto" or HOST:PORT.
 
-    source_folder: sent to the nodes, with raygpu, if the cluster has several machines. wanted: GPUs to wait for.
-    job: name on Ray's dashboard. Raises BadInput if the cluster cannot be joined or has no GPU, RaygpuError if the wait
-    is given up.
+    source_folder: sent to the nodes, with raygpu, if the cluster has several machines, except in a Slurm job. wanted:
+    GPUs to wait for. job: name on Ray's dashboard. Raises BadInput if the cluster cannot be joined or has no GPU,
+    RaygpuError if the wait is given up.
     """
     context = join(address, job)
     try:
         with _asked_for(wanted or Wanted()):
             brought = source_folder if is_job() else None
-            if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
+            if brought is None and source_folder is not None and _is_to_be_sent():
                 shutdown()
                 brought, context = source_folder, join(address, job, runtime_env.runtime_env(source_folder))
             devices, nodes, probes, resources = _gpu_nodes()
@@ -131,9 +137,8 @@ def _asked_for(wanted: Wanted) -> Iterator[None]:
                 announced_count = there
             if time.monotonic() - began > wanted.wait_s:
                 raise BadInput(
-                    f"cluster.min_gpus: read {wanted.num_gpus}; the cluster has {there} after {wanted.wait_s:g} s: it"
-                    " has no autoscaler, or that has reached its bounds or found none free; wanted: fewer, or a longer"
-                    " --cluster.wait-s"
+                    f"cluster.min_gpus: read {wanted.num_gpus}; the cluster has {there} after {wanted.wait_s:g} s:"
+                    f" {NODE_MISSING if slurm_job.is_on_several_nodes() else NONE_FREE}"
                 )
             # Repeated each time: a cluster keeps one request only, the last.
             request_resources(bundles=[{"GPU": 1}] * wanted.num_gpus)
@@ -154,6 +159,12 @@ def _num_gpus() -> int:
 
 def _alive() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _is_to_be_sent() -> bool:
+    """Return whether the nodes get the source folder: with several machines, except those of a Slurm job, which share
+    it, with the data that Git ignores."""
+    return len({node["NodeManagerAddress"] for node in _alive()}) > 1 and not slurm_job.is_on_several_nodes()
 
 
 def _require_answer(address: str, key: str) -> None:

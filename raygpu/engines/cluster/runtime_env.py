@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import raygpu
-from raygpu.config.source import Source
+from raygpu.config.source import PICKLED, Source
 from raygpu.engines.cluster.ray_environment import SETTINGS
 from raygpu.errors import BadInput
 from raygpu.storage import BEGUN_IN, is_job
@@ -35,13 +35,15 @@ def own_code() -> dict[str, Any]:
 
 
 def travelled(source: Source, source_folder: Path) -> Source:
-    """Return the source as a node's worker finds it, relative to the working directory.
+    """Return the source as a node's worker finds it, relative to the working directory; a pickled one with its content.
 
     Raises BadInput if the code is outside of the folder that is sent to the nodes.
     """
     root = BEGUN_IN if is_job() else source_folder
     where = os.path.relpath(source.folder, root)
     module = source.name.rpartition(":")[0]
+    if source.kind != "command" and source.name.endswith(PICKLED):  # its file is below runs, which is not sent
+        source = replace(source, pickled=Path(source.folder, source.name).read_bytes())
     if source.kind != "command" and module.endswith(".py"):
         file = Path(source.folder, module).resolve()
         if not file.is_relative_to(root.resolve()):

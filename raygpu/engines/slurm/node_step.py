@@ -13,7 +13,7 @@ from pathlib import Path
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.engines.cluster import process_guard
 from raygpu.engines.slurm import node_folders
-from raygpu.engines.slurm.ray_nodes import address_of, start_flags
+from raygpu.engines.slurm.ray_nodes import own_address, start_flags
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     head, folder = sys.argv[1:]
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        address = address_of(os.environ["SLURMD_NODENAME"])
+        address = own_address(os.environ["SLURMD_NODENAME"], head.rpartition(":")[0])
         flags = [*start_flags(allocation(), head, folder), "--node-ip-address", address]
         return process_guard.keep([*process_guard.RAY_START, *flags])
     finally:

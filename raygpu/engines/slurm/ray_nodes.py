@@ -24,6 +24,12 @@ from raygpu.engines.slurm import commands
 from raygpu.errors import RaygpuError
 
 START_S = 300.0
+STARTED = "Ray runtime started"
+"""Phrase of `ray start` on a node that has joined."""
+NODES_LOG = "nodes.log"
+SHOWN = 10
+"""Number of lines of the nodes' log in a message."""
+LOOPBACK = "127."
 TOKEN, TOKEN_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
 OWN_PORTS = (
     *("--node-manager-port", "0", "--object-manager-port", "0", "--min-worker-port", "0", "--max-worker-port", "0"),
@@ -77,12 +83,12 @@ class RayNodes:
         """Prepare a Ray. nodes: names, this one first. folder: for Ray's files. variables: its environment."""
         self._nodes, self._folder, self._variables = nodes, folder, dict(variables)
         self._processes: list[GuardedProcess] = []
-        self.log = folder / "nodes.log"
+        self.log = folder / NODES_LOG
 
     def __enter__(self) -> str:
         """Start Ray, and return the head's HOST:PORT. Raises RaygpuError if it does not start."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        host, port = address_of(self._nodes[0]), _free_port()
+        host, port = own_address(self._nodes[0], address_of(self._nodes[1])), _free_port()
         flags = start_flags(allocation(), host, str(self._folder), (port, _free_port()))
         self._start(guarded([*RAY_START, *flags]))
         try:
@@ -109,6 +115,19 @@ class RayNodes:
     def lost(self) -> bool:
         """Return whether the head, or the step of the other nodes, has ended."""
         return any(process.status is not None for process in self._processes)
+
+    @property
+    def start_fault(self) -> str | None:
+        """Return the last lines of the nodes' log if a node's Ray ended before all had started; None without a fault.
+
+        Each node's `ray start` writes STARTED once. While other nodes run, srun writes a line on the task that ended.
+        """
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
+        if sum(STARTED in line for line in lines) >= len(self._nodes):
+            return None
+        if not self.lost and not any(line.startswith("srun: error:") and " task" in line for line in lines):
+            return None
+        return "\n".join(lines[-SHOWN:]) or "without a word"
 
     def end(self) -> None:
         """End Ray on all nodes."""
@@ -141,6 +160,20 @@ def address_of(node: str) -> str:
         return socket.gethostbyname(name)
     except OSError as error:
         raise RaygpuError(f"slurm: the address of node {node}, {name!r}, is not known here") from error
+
+
+def own_address(node: str, other: str) -> str:
+    """Return the address at which other nodes reach this one, `node`. other: address of one of them.
+
+    Debian's /etc/hosts gives a machine's own name the address 127.0.1.1; then the address of the route to the other
+    node holds.
+    """
+    address = address_of(node)
+    if not address.startswith(LOOPBACK) or other.startswith(LOOPBACK):
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
+        probe.connect((other, 9))
+        return str(probe.getsockname()[0])
 
 
 def _free_port() -> int:

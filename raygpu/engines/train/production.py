@@ -23,6 +23,7 @@ from raygpu.engines.cluster.cluster import Cluster, lost
 from raygpu.engines.cluster.node_actors import start_actor
 from raygpu.engines.train import run_state
 from raygpu.engines.train.best_checkpoint import BestCheckpoint
+from raygpu.engines.train.missing_workers import MissingWorkers
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.train_private_api import with_own_controller
 from raygpu.engines.train.worker import train
@@ -149,7 +150,7 @@ class ProductionRun:
         """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
         trainer = _trainer(setup, self.mailbox)
-        fitting, servers = _fitting(trainer), ray_private_api.servers()
+        fitting, servers, missing = _fitting(trainer), ray_private_api.servers(), MissingWorkers(setup.placing)
         try:
             while not fitting.done():
                 with contextlib.suppress(TimeoutError):
@@ -163,6 +164,8 @@ class ProductionRun:
                     interrupted = True
                     reports.append(STOPPING)
                     self.stop()
+                if not interrupts.count:  # Ray may end, too, and then keeps its callers for a minute
+                    reports += missing.notices(reports)
                 yield [*reports, *self._space()]
         finally:
             # A thread that still waits for Ray when Ray is shut down may end this process by a segmentation fault.

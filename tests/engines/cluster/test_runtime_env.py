@@ -44,6 +44,19 @@ def test_a_file_by_its_absolute_path(tmp_path: Path) -> None:
         runtime_env.travelled(source, tmp_path / "other")
 
 
+def test_a_pickled_experiment_travels_by_value(tmp_path: Path) -> None:
+    """Its file is below runs, which is not sent to the nodes."""
+    file = tmp_path / "runs" / ".experiments" / "train-0.pkl"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(pickle.dumps(len))
+    source = Source("function", str(file), str(tmp_path))
+    sent = pickle.dumps(runtime_env.travelled(source, tmp_path))
+    file.unlink()
+    assert pickle.loads(sent).resolve() is len
+    with pytest.raises(BadInput, match="cannot be read"):
+        source.resolve()
+
+
 def test_a_command_stays_as_it_is(tmp_path: Path) -> None:
     source = Source("command", "python train.py:x --lr {lr}", str(tmp_path))
     assert runtime_env.travelled(source, tmp_path).name == source.name

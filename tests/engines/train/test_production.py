@@ -81,7 +81,7 @@ def test_a_lost_process_is_one_line(lost: str, words: str, monkeypatch: pytest.M
     monkeypatch.setattr(production, "_trainer", lambda setup, mailbox: SimpleNamespace(end=lambda: False))
     monkeypatch.setattr(production, "_fitting", lambda trainer: fitting)
     folder, living = SimpleNamespace(path=tmp_path), Cluster([], [], Dashboard(), local=True)
-    setup: Any = SimpleNamespace(mailbox=None, folder=folder, max_failures=2, cluster=living)
+    setup: Any = SimpleNamespace(mailbox=None, folder=folder, max_failures=2, cluster=living, placing=None)
     with pytest.raises(ProcessLost, match=words):
         list(ProductionRun(setup))
 
