@@ -35,6 +35,7 @@ from raygpu.training.keras.quiet_import import tf
 from raygpu.training.keras.random_states import random_states
 from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo
+from raygpu.training.own_copy import own_copy
 
 MIXED_LOSSES = (
     "layers add to the loss, by add_loss() or activity_regularizer, and layers wait for the other devices within the"
@@ -46,7 +47,7 @@ PROGRESS = "parallel.json"
 
 
 class KerasParallel(ParallelTraining):
-    """Training of one trial of a `KerasExperiment` on several devices."""
+    """Training of one trial of a `KerasExperiment`, of a copy as each trial has: layers that it keeps begin alike."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class KerasParallel(ParallelTraining):
         self._strategy = ranks.strategy
         with self._strategy.scope():
             self.solo = solo = KerasSolo(
-                experiment, splits, trial, settings, optimizer_settings=parallel.optimizer_settings
+                own_copy(experiment), splits, trial, settings, optimizer_settings=parallel.optimizer_settings
             )
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._note_batch_norm()
