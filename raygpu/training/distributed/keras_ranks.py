@@ -47,7 +47,7 @@ PROGRESS = "parallel.json"
 
 
 class KerasParallel(ParallelTraining):
-    """Training of one trial of a `KerasExperiment`, of a copy as each trial has: layers that it keeps begin alike."""
+    """Training of one trial of a `KerasExperiment` on several devices; of a copy of it, as each trial has."""
 
     def __init__(
         self,
@@ -156,10 +156,11 @@ class KerasParallel(ParallelTraining):
             loss = solo.loss(inputs, targets)
             self._mixed |= len(self._in_forward) > 1
             self._in_forward.remove(place)
-            scaled = loss.scaled(solo.optimizer.scale_loss) if solo.scales_loss else loss
+            divided = loss.divided() if self.ranks.world == self.parallel.num_parts == 1 else loss
+            scaled = divided.scaled(solo.optimizer.scale_loss) if solo.scales_loss else divided
         self._layout, part = PartGradient.of(tape, scaled, variables, size / whole)
         del tape
-        if self._layout.weight_has_gradient and scaled is not loss:
+        if self._layout.weight_has_gradient and solo.scales_loss:
             raise ValueError(
                 "loss() returned a Mean whose weight has a gradient, which fp16 does not scale over devices: use bf16"
                 " or float32"

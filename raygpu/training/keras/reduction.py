@@ -40,6 +40,12 @@ class Loss:
         total = self.total if self.weight is None else self.total / divisor(self.weight)
         return total if self.penalty is None else total + self.penalty
 
+    def divided(self) -> Loss:
+        """Return the loss of a whole batch, a `Mean` as the plain number that it is; traced."""
+        if self.weight is None:
+            return self
+        return replace(self, kind="scalar", total=self.total / divisor(self.weight), weight=None)
+
     def scaled(self, scale: Callable[[Any], Any]) -> Loss:
         """Return this loss times a factor, by a function that multiplies by it; traced."""
         penalty = None if self.penalty is None else scale(self.penalty)

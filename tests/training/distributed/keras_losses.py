@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,14 @@ class Masked(Mlp):
         hits = keras.ops.cast(keras.ops.equal(keras.ops.argmax(outputs, -1), keras.ops.cast(targets, "int64")), "int32")
         mask = keras.ops.cast(keras.ops.equal(targets, 3), "int32")
         return {"recall": Mean(keras.ops.sum(hits * mask), keras.ops.sum(mask)), "hits": Sum(keras.ops.sum(hits))}
+
+
+class Large(Masked):
+    """Its numerator, times the loss scale, overflows in half precision; the mean does not."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        mean = super().loss(outputs, targets)
+        return Mean(mean.total * 1e6, mean.weight * 1e6)
 
 
 class MaskedTwoDtypes(Masked):
@@ -115,3 +124,29 @@ def _on_one(function: Callable[..., Any], parallel: Any) -> Any:
     from tests.training.distributed.test_keras_ranks import SETTINGS
 
     return function(KerasRanks(1, 1, SETTINGS), parallel)
+
+
+def means_in_fp16(ranks: Any) -> list[tuple[np.ndarray, float]]:
+    """The parameters after two epochs and the loss scale: of a trial, and of a training on one device."""
+    from raygpu.search.trials import Trial
+    from raygpu.training.base import Settings
+    from raygpu.training.distributed.keras_devices import KerasRanks
+    from raygpu.training.distributed.keras_ranks import KerasParallel
+    from raygpu.training.distributed.ranks import ParallelSettings
+    from raygpu.training.keras.solo import KerasSolo
+    from tests.training.distributed import test_keras_ranks as base
+
+    trial, settings = Trial("t0000", 3, base.HP), Settings(2, 1, "fp16", Path())
+    solo = KerasSolo(Large(), data(), trial, settings)
+    while solo.run_epoch() is not None:
+        pass
+    own = KerasParallel(Large(), data(), trial, settings, ParallelSettings(50), KerasRanks(1, 1, settings))
+    while own.advance() is not None:
+        pass
+    return [
+        (
+            np.concatenate([variable.numpy().ravel() for variable in each.model.trainable_variables]),
+            float(each.optimizer.dynamic_scale.numpy()),
+        )
+        for each in (solo, own.solo)
+    ]

@@ -11,6 +11,7 @@ import pytest
 from raygpu.training.distributed.ranks import ParallelSettings
 from tests.ranks import on_keras_ranks
 from tests.training.distributed.keras_losses import (
+    means_in_fp16,
     results,
     results_in_float32,
     results_in_float32_on_one,
@@ -62,3 +63,9 @@ def test_means_and_models_of_two_dtypes_train_in_float32(
         for name, (wanted, _) in alone.items():
             weights, _ = own[name]
             assert np.linalg.norm(weights - wanted) <= 1e-5 * np.linalg.norm(wanted), name
+
+
+def test_a_mean_in_fp16_on_one_device_is_scaled_as_in_a_trial() -> None:
+    ((trial, own),) = on_keras_ranks(1, means_in_fp16, local=2)
+    assert own[1] == trial[1], "the loss scale"
+    assert np.linalg.norm(own[0] - trial[0]) <= 1e-3 * np.linalg.norm(trial[0])
