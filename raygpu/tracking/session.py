@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -14,13 +12,13 @@ from uuid import uuid4
 from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError, one_line, redacted
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.search.trial_record import Status
 from raygpu.storage import StorageError
 from raygpu.tracking import carried_store, client
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.presentation import Presentation
 from raygpu.tracking.rewriting import has_run, replace_lost
+from raygpu.tracking.run_ending import Ending, metrics_on_test, report_files
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.spool import Spool
 from raygpu.tracking.stores import scheme, ui_command
@@ -40,17 +38,6 @@ def open_store(config: ProblemConfig) -> RunTree | None:
     if not config.tracking.enabled or carried_store.spools():
         return None
     return RunTree.open(config.tracking.uri, config.tracking.experiment)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a run, as MLflow gets it."""
-
-    status: Status
-    metrics: Mapping[str, float]
-    tags: Mapping[str, Any]
-    files: Sequence[tuple[Path, str | None]]
-    """Files and folders of the run, each with its folder among the run's artifacts; None for the top."""
 
 
 class Session(ABC):
@@ -92,6 +79,8 @@ class Session(ABC):
         self._lines: list[str] = []
         self._lost: str | None = run_state.get(LOST_RUN)
         """Id of the run that the store has lost, until it is written again; None without such a run."""
+        self._config_fault: str | None = None
+        """Why the configuration was not taken as the run began; it is uploaded at the end. None if it was."""
         self._num_begun = 0
         """Number of runs taken over, and of trials written again, in the place of a lost run."""
         self.writer = Spool(folder.journal) if self.spools else NullWriter()
@@ -132,7 +121,7 @@ class Session(ABC):
         try:
             tree.log_artifact(self.run_id, self.folder.config)
         except TrackingError as error:  # runs and metrics can be kept where files cannot
-            self._lines.append(str(error))
+            self._config_fault = str(error)
         return tree
 
     def _advance(self) -> None:
@@ -240,6 +229,8 @@ class Session(ABC):
             self._lines += tree.notes
             if ending is not None:
                 self._finish(tree, ending, undelivered)
+            elif self._config_fault is not None:
+                self._lines.append(self._config_fault)
         except TrackingError as error:
             self.fault = self.fault or str(error)
         self._note(summary, ending, undelivered)
@@ -266,7 +257,8 @@ class Session(ABC):
         with suppress(OSError):
             client.sync(tree.uri)
         lacking: set[str | None] = set()
-        for path, where in ending.files:
+        late = [(self.folder.config, None)] if self._config_fault is not None else []
+        for path, where in (*late, *ending.files):
             if where is not None and where in lacking:  # `best.toml` would tell of a checkpoint without its parts
                 continue
             try:
@@ -382,18 +374,3 @@ class TrainSession(Session):
         # As of a sweep whose trials all diverged: no checkpoint has a finite score.
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
         return Ending(status, metrics, {}, files)
-
-
-def metrics_on_test(folder: RunDirectory, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the best model's metrics on the test data, `test/accuracy`, NaN where MLflow has those of an earlier best
-    model alone; empty without test data."""
-    earlier, score = (ScoreOnTest.read(values.get(TEST)) for values in (folder.read_run(), summary))
-    stale = dict.fromkeys(earlier.metrics, math.nan) if earlier is not None else {}
-    return stale | (dict(score.metrics) if score is not None else {})
-
-
-def report_files(folder: RunDirectory) -> list[tuple[Path, str | None]]:
-    """Return the report and its pictures, each with its folder among the run's artifacts; empty without a report."""
-    if not folder.report.is_file():
-        return []
-    return [(folder.report, None), *((picture, "plots") for picture in sorted(folder.plots.glob("*.png")))]

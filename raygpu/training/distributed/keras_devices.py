@@ -73,6 +73,18 @@ def require_alone(evaluation: Any) -> None:
         raise ValueError(WRITES)
 
 
+def summed_over_devices(tensors: Sequence[Any]) -> list[Any]:
+    """Return the sums of these tensors over all devices; traced, on each device."""
+    context = tf.distribute.get_replica_context()
+    summed: dict[int, Any] = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # a call joins its tensors to one
+        places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        # A sum wants to know each tensor's device, which one that has come from outside of the call does not tell.
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(tensors[place]) for place in places])
+        summed |= zip(places, sums, strict=True)
+    return [summed[place] for place in range(len(tensors))]
+
+
 def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strategy:
     if processes > 1:
         kinds = tf.distribute.experimental.CommunicationImplementation

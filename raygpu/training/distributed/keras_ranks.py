@@ -22,7 +22,7 @@ from raygpu.records.training_progress import ControlRequest
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.coordinator import LocalBatch, Norm, RankReport
-from raygpu.training.distributed.keras_devices import KerasRanks, require_alone
+from raygpu.training.distributed.keras_devices import KerasRanks, require_alone, summed_over_devices
 from raygpu.training.distributed.keras_loss_check import adds_losses, batch_norms
 from raygpu.training.distributed.keras_moving_weights import MovingWeights
 from raygpu.training.distributed.keras_samples import SamplesOnDevices, SamplesRead, Span
@@ -35,6 +35,7 @@ from raygpu.training.keras.quiet_import import tf
 from raygpu.training.keras.random_states import random_states
 from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo
+from raygpu.training.own_copy import own_copy
 
 MIXED_LOSSES = (
     "layers add to the loss, by add_loss() or activity_regularizer, and layers wait for the other devices within the"
@@ -46,7 +47,7 @@ PROGRESS = "parallel.json"
 
 
 class KerasParallel(ParallelTraining):
-    """Training of one trial of a `KerasExperiment` on several devices."""
+    """Training of one trial of a `KerasExperiment` on several devices; of a copy of it, as each trial has."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class KerasParallel(ParallelTraining):
         self._strategy = ranks.strategy
         with self._strategy.scope():
             self.solo = solo = KerasSolo(
-                experiment, splits, trial, settings, optimizer_settings=parallel.optimizer_settings
+                own_copy(experiment), splits, trial, settings, optimizer_settings=parallel.optimizer_settings
             )
         super().__init__(parallel, ranks, request, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._note_batch_norm()
@@ -155,18 +156,19 @@ class KerasParallel(ParallelTraining):
             loss = solo.loss(inputs, targets)
             self._mixed |= len(self._in_forward) > 1
             self._in_forward.remove(place)
-            scaled = loss.scaled(solo.optimizer.scale_loss) if solo.scales_loss else loss
-        self._layout, gradients = PartGradient.of(tape, scaled, variables, size / whole)
+            divided = loss.divided() if self.ranks.world == self.parallel.num_parts == 1 else loss
+            scaled = divided.scaled(solo.optimizer.scale_loss) if solo.scales_loss else divided
+        self._layout, part = PartGradient.of(tape, scaled, variables, size / whole)
         del tape
-        if self._layout.weight_has_gradient and scaled is not loss:
+        if self._layout.weight_has_gradient and solo.scales_loss:
             raise ValueError(
                 "loss() returned a Mean whose weight has a gradient, which fp16 does not scale over devices: use bf16"
                 " or float32"
             )
-        square = tf.cast(self._norm(gradients), tf.float64) ** 2 * (whole / size) ** 2
+        square = tf.cast(self._norm(self._layout.gradients(part)), tf.float64) ** 2 * (whole / size) ** 2
         with tf.device("CPU:0"), tf.control_dependencies([tf.identity(square)]):  # the host waits for the device
             seconds = tf.timestamp() - began
-        return loss.parts(size, size / whole), seconds, square, gradients
+        return loss.parts(size, size / whole), seconds, square, part
 
     def _add_all(self, gradients: Any, more: Any) -> Any:
         """Add the gradients of two parts; traced."""
@@ -178,17 +180,15 @@ class KerasParallel(ParallelTraining):
         return self._strategy.run(self._apply, args=(gradients,))
 
     def _apply(self, gradients: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        # A sum wants to know each part's device, which what has come from outside of the call does not tell.
-        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(gradient) for gradient in gradients])
-        summed, used = self._layout.whole(summed), self._layout.variables
+        summed, used = self._layout.whole(summed_over_devices(gradients)), self._layout.variables
         square = tf.square(self._norm(summed))
         self.solo.optimizer.apply(summed, used)
         return square
 
     def _norm(self, gradients: Any) -> Any:
         """Return the norm of gradients of the scaled loss, of the loss itself; traced."""
-        norm = tf.linalg.global_norm(gradients)
+        widest = tf.float64 if any(gradient.dtype == tf.float64 for gradient in gradients) else tf.float32
+        norm = tf.linalg.global_norm([tf.cast(gradient, widest) for gradient in gradients])
         return norm / tf.cast(self.solo.optimizer.scale_loss(1.0), norm.dtype)
 
     def _arrays(self, values: Any) -> list[np.ndarray]:

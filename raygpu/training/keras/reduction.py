@@ -40,6 +40,12 @@ class Loss:
         total = self.total if self.weight is None else self.total / divisor(self.weight)
         return total if self.penalty is None else total + self.penalty
 
+    def divided(self) -> Loss:
+        """Return the loss of a whole batch, a `Mean` as the plain number that it is; traced."""
+        if self.weight is None:
+            return self
+        return replace(self, kind="scalar", total=self.total / divisor(self.weight), weight=None)
+
     def scaled(self, scale: Callable[[Any], Any]) -> Loss:
         """Return this loss times a factor, by a function that multiplies by it; traced."""
         penalty = None if self.penalty is None else scale(self.penalty)
@@ -93,9 +99,13 @@ class PartGradient:
         has = [any(gradient is not None for gradient in each) for each in (below, beside)]
         gradients = _dense(above, variables, used)
         gradients += _dense(below, variables, used) if has[0] else []
-        gradients += [each * scale for each in _dense(beside, variables, used)] if has[1] else []
+        gradients += [each * tf.cast(share, each.dtype) for each in _dense(beside, variables, used)] if has[1] else []
         ends = [tf.reshape(tf.cast(each, tf.float64), []) for each in (loss.total, loss.weight)]
         return cls(used, loss.kind, *has), [*gradients, *ends]
+
+    def gradients(self, part: Sequence[Any]) -> Sequence[Any]:
+        """Return the tensors of a part that are gradients of variables."""
+        return part[:-2] if self.kind == "mean" else part
 
     def whole(self, summed: Sequence[Any]) -> list[Any]:
         """Return the gradient of the batch, from the sum of the tensors of its parts; traced."""

@@ -290,12 +290,12 @@ def initial_model(
         keras.config.set_dtype_policy(MIXED[precision])
     try:
         model = base.build_model(experiment, hp)
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"model(hp) returned {type(model).__name__}; a keras.Model is wanted")
+        if not model.built:
+            model(tensors(take(inputs, slice(0, 2))), training=False)  # which may make layers, too
     finally:
         store(POLICY, policy)
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model(hp) returned {type(model).__name__}; a keras.Model is wanted")
-    if not model.built:
-        model(tensors(take(inputs, slice(0, 2))), training=False)
     return model
 
 

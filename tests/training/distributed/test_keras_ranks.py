@@ -91,6 +91,39 @@ def training(
     return KerasParallel(experiment, splits, trial, settings, parallel, ranks, request=lambda: request)  # type: ignore[arg-type,return-value]
 
 
+class Keeping(Mlp):
+    """Keeps a layer that is built with the model, and one that is built already."""
+
+    def __init__(self) -> None:
+        import keras
+
+        self.first, self.second = keras.layers.Dense(16), keras.layers.Dense(8)
+        self.second.build((None, 16))
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Input((64,)), self.first, self.second, keras.layers.Dense(10)])
+
+
+def kept_layers(ranks: Any) -> Any:
+    """The first weights of a trial, and of a training on these ranks."""
+    from raygpu.training.keras.solo import KerasSolo
+    from raygpu.training.own_copy import own_copy
+
+    with ranks.strategy.scope():
+        experiment = Keeping()
+    trial = KerasSolo(own_copy(experiment), few(167), Trial("t0000", 3, HP), SETTINGS)
+    own = training(ranks, ParallelSettings(50), lambda: experiment)
+    return parameters(SimpleNamespace(solo=trial)), parameters(own)
+
+
+@pytest.mark.parametrize("local", [1, 2])
+def test_kept_layers_begin_as_in_a_trial(local: int) -> None:
+    ((trial, own),) = on_keras_ranks(1, kept_layers, local=local)
+    assert np.array_equal(own, trial)
+
+
 class Joint(Mlp):
     """Its BatchNormalization is of the samples of all devices, which wait for each other in it."""
 

@@ -55,6 +55,33 @@ def test_a_model_of_bfloat16_goes_on_from_its_checkpoint(tmp_path: Path) -> None
         compute_in("float32")
 
 
+class MadeWhenBuilt(Brief):
+    """A layer makes its sublayers when the model is built: from an `Input` in `model(hp)`, else from the data."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        class Block(keras.layers.Layer):
+            def build(self, shape: Any) -> None:
+                self.inner = keras.layers.Dense(8, activation="relu")
+                self.inner.build(shape)
+
+            def call(self, inputs: Any) -> Any:
+                return self.inner(inputs)
+
+        layers = [Block(), keras.layers.Dense(10)]
+        return keras.Sequential([keras.layers.Input((64,)), *layers] if hp["with_input"] else layers)
+
+
+@pytest.mark.parametrize("with_input", [True, False])
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16")])
+def test_layers_made_when_the_model_is_built_have_its_precision(precision: str, dtype: str, with_input: bool) -> None:
+    model = solo(MadeWhenBuilt(), precision, with_input=with_input).model
+    assert {layer.name: layer.compute_dtype for layer in model._flatten_layers()} == {
+        layer.name: dtype for layer in model._flatten_layers()
+    }
+
+
 class Masked(KerasExperiment):
     """Some places of a sequence are left out by the loss, by the mask of the embedding."""
 
