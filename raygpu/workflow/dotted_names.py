@@ -66,6 +66,13 @@ def _is_own(value: Any) -> bool:
 
 
 def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return _stored(owner, name)
+    except Exception:  # noqa: BLE001 - properties of libraries and of the user's may raise anything
+        return _Computed
+
+
+def _stored(owner: Any, name: str) -> Any:
     if isinstance(owner, ModuleType | type):
         return inspect.getattr_static(owner, name, MISSING)
     if name in OF_FORM and hasattr(owner, "shape") and hasattr(owner, "dtype"):

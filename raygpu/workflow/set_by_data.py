@@ -102,13 +102,14 @@ def _dotted(variables: int | None, path: tuple[str, ...]) -> str:
 
 
 def _is_by_raygpu(end: End) -> bool:
-    """Return whether the last attribute is set by a method that raygpu calls itself, as a data set's file."""
-    if not end.places or isinstance(end.owners[-1], dict | ModuleType | type):
-        return False
-    kind: Any = type(end.owners[-1])
-    set_here, filled = _by_itself(kind, BY_RAYGPU)
-    name = end.places[-1][1]
-    return name in set_here or (name in filled and isinstance(end.value, CONTAINERS))
+    """Return whether a method that raygpu calls itself sets an attribute on the way, as a data set's file."""
+    for owner, (_, name) in zip(end.owners, end.places, strict=True):
+        if not isinstance(owner, dict | ModuleType | type):
+            kind: Any = type(owner)
+            set_here, filled = _by_itself(kind, BY_RAYGPU)
+            if name in set_here or (name in filled and isinstance(end.value, CONTAINERS)):
+                return True
+    return False
 
 
 @cache
