@@ -194,8 +194,7 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment, doubts: l
         )
     if doubts is not None and (doubt := others_read.doubt()) is not None:
         doubts.append(
-            f"{name} {doubt}: workers make their own from the state before {name}; where they need the change, make it"
-            " in __init__() or at import"
+            f"{name} {doubt}: workers make their own, unchanged; a change that they need belongs into __init__()"
         )
     if not isinstance(splits, Splits):
         hint = ", as raygpu.dataset_splits makes of data sets" if hasattr(splits, "__getitem__") else ""
