@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from raygpu.errors import BadInput
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+ASKS_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""Variable with which `torch.cuda.is_available()` asks NVML: CUDA itself would fix the GPUs that the process sees."""
 _values: dict[str, str | None] = {}
 """Values that modules have given to the variable in this process, by the names of their experiments."""
 
@@ -20,10 +22,13 @@ def devices_kept(name: str) -> Iterator[None]:
 
     Raises BadInput where the code inside has changed them and used a GPU, which is too late to restore.
     """
-    before = os.environ.get(VARIABLE)
+    before, asks = os.environ.get(VARIABLE), os.environ.get(ASKS_NVML)
+    os.environ[ASKS_NVML] = "1"
     try:
         yield
     finally:
+        os.environ.pop(ASKS_NVML, None)
+        os.environ.update({} if asks is None else {ASKS_NVML: asks})
         after = os.environ.get(VARIABLE)
         if after != before:
             _values[name] = after

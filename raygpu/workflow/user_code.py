@@ -192,8 +192,10 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment, doubts: l
             f"experiment: {config.code_name}: {name} sets or changes {changed}: workers get the arrays that it returns,"
             " and not what it sets; set it in __init__() or at import, or make it a part of the inputs or targets"
         )
-    if doubts is not None and (call := others_read.doubt()) is not None:
-        doubts.append(f"{name} calls {call}: workers have it as it is before, so a change belongs into __init__()")
+    if doubts is not None and (doubt := others_read.doubt()) is not None:
+        doubts.append(
+            f"{name} {doubt}: workers make their own, unchanged; a change that they need belongs into __init__()"
+        )
     if not isinstance(splits, Splits):
         hint = ", as raygpu.dataset_splits makes of data sets" if hasattr(splits, "__getitem__") else ""
         raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits{hint}")
@@ -379,14 +381,15 @@ def _require_taken_by_optimizer(config: TrainConfig, source: Source, code: Exper
 
 def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapping[str, Any]) -> FirstStep:
     """Load the data and try a first step with these hyper-parameters. Raises BadInput if it fails."""
+    doubts = list[str]()
     try:
-        step = try_step(source, code, hp, load_data(config, source, code))
+        step = try_step(source, code, hp, load_data(config, source, code, doubts))
     except MissingHyperparameter as error:
         table = config.TABLE
         raise BadInput(f"{table}: {config.code_name} reads {error.name!r}, which [{table}] does not have") from error
     except StepFailed as error:
         raise BadInput(f"experiment: {config.code_name}: a first training step fails: {error}") from error
-    return replace(step, notes=(*_full_precision(config, step), *step.notes))
+    return replace(step, notes=(*doubts, *_full_precision(config, step), *step.notes))
 
 
 def _full_precision(config: ProblemConfig, step: FirstStep) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raygpu.config import kept_devices
-from raygpu.config.kept_devices import VARIABLE, devices_lines
+from raygpu.config.kept_devices import ASKS_NVML, VARIABLE, devices_lines
 from raygpu.config.source import locate
 from raygpu.errors import BadInput
 
@@ -47,3 +47,15 @@ def test_a_module_that_uses_the_gpu_that_it_chose_is_refused(tmp_path: Path, mon
     with pytest.raises(BadInput, match=r"uses.py:train sets CUDA_VISIBLE_DEVICES and uses a GPU while it is imported"):
         locate("uses.py:train", tmp_path)
     assert os.environ[VARIABLE] == "1"
+
+
+def test_a_module_that_asks_whether_there_is_a_gpu_asks_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA itself, once asked, would see the module's GPUs for good."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.delenv(ASKS_NVML, raising=False)
+    asked = list[bool]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append(torch.cuda._nvml_based_avail()))
+    (tmp_path / "asks.py").write_text("import torch\ntorch.cuda.is_available()\ndef train(config): pass\n")
+    locate("asks.py:train", tmp_path)
+    assert asked == [True]
+    assert ASKS_NVML not in os.environ

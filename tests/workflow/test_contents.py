@@ -163,8 +163,7 @@ class SwitchesNetwork(Base):
         (ChangesArray, "the global MEAN, which loss() reads"),
         (ChangesTensor, "the global CENTRE, which loss() reads"),
         (ChangesOwnObject, "self.stats.std, which loss() reads"),
-        (FitsOwnObject, "self.stats, which loss() reads"),
-        (FitsScaler, "self.scaler, which metrics() reads"),
+        (FitsOwnObject, "self.stats.std, which scaled() reads"),
         (ChangesNested, "self.nested, which model() reads"),
         (ChangesNamespace, "the global CFG.vocabulary, which model() reads"),
         (ChangesModule, "the global rows.EPOCHS_READ, which model() reads"),
@@ -227,7 +226,7 @@ def test_a_call_on_an_object_that_cannot_be_looked_into_has_a_line() -> None:
     experiment.vectorizer.adapt = len
     before = SetByData(experiment)
     assert before.changed() is None
-    assert before.doubt() == "self.vectorizer.adapt(), and model() reads self.vectorizer"
+    assert before.doubt() == "calls self.vectorizer.adapt(), and model() reads self.vectorizer"
     assert SetByData(FitsScaler()).doubt() is None
 
 

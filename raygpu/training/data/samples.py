@@ -13,6 +13,7 @@ import contextlib
 import os
 import pickle
 import secrets
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +30,8 @@ from raygpu.training.data.sample_cache import Form, SampleCache
 LOOKS = 3
 """Number of reads that must all change the random state before a sample counts as random: another thread may draw
 during one of them, as the one that starts Ray does for a port."""
-TOLD = "_raygpu_epoch"
-"""Attribute of a data set: the epoch that it was told last."""
+_told: dict[int, tuple[weakref.ref[Any], int]] = {}
+"""Data sets by their ids, with the epoch that each was told last: beside the data set, which another part may read."""
 FEW = 1024
 """Largest number of samples whose batch is kept for a repeated read."""
 Forms = tuple[dict[str, Form], dict[str, Form]]
@@ -196,22 +197,26 @@ class Samples:
     def _tell(self, epoch: int) -> None:
         """Tell the data set another epoch by its `set_epoch`, if it has that: the same samples follow in every
         process."""
-        dataset = _with_epochs(self.dataset)
-        if dataset is None or getattr(dataset, TOLD, None) == epoch:
-            return
+        for dataset in _with_epochs(self.dataset):
+            reference, told = _told.get(id(dataset), (None, None))
+            if reference is None or reference() is not dataset or told != epoch:
+                self._tell_one(dataset, epoch)
+
+    def _tell_one(self, dataset: Any, epoch: int) -> None:
         seed_generators(epoch, 0, stage=2)
         self._dataset.used_by = os.getpid()
         try:
             dataset.set_epoch(epoch)
         except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
             raise SampleError(f"set_epoch({epoch}) of the {self.part} data failed: {one_line(error)}") from error
-        with contextlib.suppress(Exception):  # one that takes no attributes is told for each batch
-            setattr(dataset, TOLD, epoch)  # beside the data set itself, of which another part may be read too
+        key = id(dataset)
+        with contextlib.suppress(TypeError):  # one without weak references is told for each batch
+            _told[key] = weakref.ref(dataset, lambda gone: _forget(key, gone)), epoch
 
     @property
     def is_told_epochs(self) -> bool:
         """Whether the data set has `set_epoch`, so that a sample may be another one in another epoch."""
-        return _with_epochs(self.dataset) is not None
+        return bool(_with_epochs(self.dataset))
 
     def _read(self, row: int) -> Any:
         self._dataset.used_by = os.getpid()
@@ -331,14 +336,22 @@ class Samples:
         return f"sample {row} of the {self.part} data"
 
 
-def _with_epochs(dataset: Any) -> Any:
-    """Return the data set that has `set_epoch`: this one, or the one that a `Subset` of torch takes samples from; None
-    without one."""
-    while not callable(getattr(dataset, "set_epoch", None)):
-        if not type(dataset).__module__.startswith("torch.utils.data") or not hasattr(dataset, "dataset"):
-            return None
-        dataset = dataset.dataset
-    return dataset
+def _forget(key: int, gone: weakref.ref[Any]) -> None:
+    """Forget a data set that no longer exists, unless another one has its id by now."""
+    if key in _told and _told[key][0] is gone:
+        del _told[key]
+
+
+def _with_epochs(dataset: Any) -> list[Any]:
+    """Return the data sets that have `set_epoch`: this one, or those from which a `Subset` or a `ConcatDataset` of
+    torch takes samples."""
+    if callable(getattr(dataset, "set_epoch", None)):
+        return [dataset]
+    if not type(dataset).__module__.startswith("torch.utils.data"):
+        return []
+    parts = getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]
+    each = {id(found): found for part in parts if part is not None for found in _with_epochs(part)}
+    return list(each.values())
 
 
 def forms_of(sample: Batch) -> Forms:

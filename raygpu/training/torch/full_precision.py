@@ -44,7 +44,7 @@ def with_each(outputs: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
         return type(outputs)(with_each(value, function) for value in outputs)
     if is_dataclass(outputs) and not isinstance(outputs, type):
         changed = copy.copy(outputs)
-        for field in fields(outputs):
+        for field in (each for each in fields(outputs) if hasattr(outputs, each.name)):
             object.__setattr__(changed, field.name, with_each(getattr(outputs, field.name), function))
         return changed
     return outputs

@@ -22,11 +22,11 @@ from torch import nn
 
 from raygpu.experiment import Hyperparameters
 from raygpu.training.torch.models import GIVEN
-from raygpu.training.torch.training_mode import STAYS, SWITCHED
+from raygpu.training.torch.training_mode import STAYING, STAYS, SWITCHED
 from raygpu.training.torch.value_texts import array_text, digest, generator_state, tensor_text
 from raygpu.training.users_files import in_users_file
 
-NO_STATE = frozenset(vars(nn.Module())) | {GIVEN, STAYS, SWITCHED}
+NO_STATE = frozenset(vars(nn.Module())) | {GIVEN, STAYING, STAYS, SWITCHED}
 """Attributes of modules that are torch's own (parameters, submodules, hooks, the training flag ...), or raygpu's."""
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
 CONSTANT = (*FUNCTIONS, ModuleType, type, logging.Logger)

@@ -11,21 +11,25 @@ from torch import nn
 STAYS = "_raygpu_stays_in_evaluation"
 """Attribute of submodules in which nothing trains: whether `model(hp)` left them in evaluation mode."""
 
+STAYING = "_raygpu_staying"
+"""Attribute of a model: STAYS of its submodules by their names, as deep copies of traced networks lose it."""
+
 SWITCHED = "_raygpu_switched"
 """Attribute of submodules that `model(hp)` left in evaluation mode, that have parameters which may train, and that are
 put into training mode therefore."""
 
 
 def note_modes(model: nn.Module) -> None:
-    """Note which parts of a new model stay in evaluation mode: those in this mode in which nothing trains, of a model
-    that has others in training mode.
+    """Note which parts of a new model stay in evaluation mode: those in this mode in which nothing trains, where the
+    part around them stays too, or is in training mode itself.
 
-    A part without parameters, as dropout, is one if the part around it is one or is in training mode itself: libraries
-    return whole networks in evaluation mode, and these train as a whole. What was noted before holds for a module that
-    an earlier model has as well, which evaluations have switched since.
+    Libraries return whole networks in evaluation mode, and these train as a whole, with the frozen parts in them. What
+    was noted before holds for a module that an earlier model has as well, which evaluations have switched since.
     """
-    if any(module.training for module in model.modules()):
-        _note(model, stays=False, in_training=model.training, seen=set())
+    if any(map(_in_training, model.modules())):
+        _note(model, stays=False, in_training=_in_training(model), seen=set())
+        noted = ((name, getattr(module, STAYS, None)) for name, module in model.named_modules())
+        _mark(model, STAYING, value={name: stays for name, stays in noted if stays is not None})
 
 
 def _note(module: nn.Module, *, stays: bool, in_training: bool, seen: set[int]) -> None:
@@ -38,16 +42,15 @@ def _note(module: nn.Module, *, stays: bool, in_training: bool, seen: set[int]) 
         child_stays = False
         if not _trains(child):
             has_values = next(child.parameters(), None) is not None
-            new = not child.training and (stays or in_training or has_values)
-            child_stays = getattr(child, STAYS, new) and not child.training
+            child_stays = getattr(child, STAYS, stays or in_training) and not _in_training(child)
             if has_values or not (child_stays and stays):  # else the part around it decides, which may be unfrozen
                 _mark(child, STAYS, value=child_stays)
-        elif in_training and not child.training:
+        elif in_training and not _in_training(child):
             _mark(child, SWITCHED, value=True)
-        _note(child, stays=child_stays, in_training=child.training, seen=seen)
+        _note(child, stays=child_stays, in_training=_in_training(child), seen=seen)
 
 
-def _mark(module: nn.Module, name: str, *, value: bool) -> None:
+def _mark(module: nn.Module, name: str, *, value: bool | dict[str, bool]) -> None:
     with contextlib.suppress(Exception):  # of modules that take no attributes, as some that are scripted
         setattr(module, name, value)
 
@@ -56,8 +59,9 @@ def set_training(model: nn.Module) -> None:
     """Set training mode, but for the parts that stay in evaluation mode as long as nothing in them trains."""
     model.train()
     inside = set[nn.Module]()
-    for module in model.modules():  # each before those in it
-        stays = getattr(module, STAYS, None)
+    staying = getattr(model, STAYING, {})
+    for name, module in model.named_modules():  # each before those in it
+        stays = getattr(module, STAYS, staying.get(name))
         if stays and not _trains(module):
             module.eval()
             inside.update(module.modules())
@@ -72,3 +76,7 @@ def switched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _trains(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _in_training(module: nn.Module) -> bool:
+    return getattr(module, "training", False)  # which torch.jit.freeze takes away

@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-LARGE = 2**20
-"""Bytes of an array above which only a sample of it is compared."""
-SAMPLED = 4096
-"""Number of elements of such a sample."""
+from raygpu.training.array_sample import LARGE, spread
 
 
 def array_text(array: np.ndarray) -> str:
     """Return the text of a numpy array without objects; of a large one, of a sample and its place in memory."""
     if array.nbytes <= LARGE:
         return digest(array.tobytes())
-    sample = array.reshape(-1)[:: max(1, array.size // SAMPLED)] if array.flags.c_contiguous else array.flat[:SAMPLED]
-    return f"{array.shape} at {hex(array.ctypes.data)}: {digest(sample.tobytes())}"
+    return f"{array.shape} at {hex(array.ctypes.data)}: {digest(spread(array).tobytes())}"
 
 
 def tensor_text(tensor: torch.Tensor) -> str:
@@ -29,8 +25,8 @@ def tensor_text(tensor: torch.Tensor) -> str:
     if tensor.requires_grad and not tensor.is_leaf:
         return "tensor"
     try:
-        if tensor.nbytes > LARGE and tensor.is_contiguous():
-            tensor = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // SAMPLED)]
+        if tensor.nbytes > LARGE:
+            tensor = spread(tensor.detach())
         values = tensor.detach().cpu().resolve_conj()
         return digest(torch.view_as_real(values).numpy().tobytes() if values.is_complex() else _bytes(values))
     except (RuntimeError, TypeError):  # a sparse one, or one that belongs to a transform that has ended

@@ -54,6 +54,9 @@ def test_samples_that_set_epoch_may_change_are_in_no_cache() -> None:
     train, validation = samples_of(parts), samples_of(parts, "validation")
     read = [(each, epoch) for epoch in (1, 2, 3) for each in (train, validation)]
     assert [each.batch([2], epoch if each is train else 1)[0][""][0, 1] for each, epoch in read] == [1, 1, 2, 1, 3, 1]
+    joined = samples_of(dataset_splits(torch.utils.data.ConcatDataset([Staged(), Staged()]), 0.2))
+    assert [joined.batch([31], epoch)[0][""][0, 1] for epoch in (1, 3)] == [1, 3]
+    assert "_raygpu_epoch" not in vars(rows[0].dataset)
     with pytest.raises(ValueError, match=r"cache: read True; train samples cannot be kept: set_epoch\(\)"):
         dataset_splits(Staged(), 0.2, cache=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from raygpu import Splits, TorchExperiment
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.full_precision import with_each
 from raygpu.training.torch.solo import TorchSolo
 
 CPU = torch.device("cpu")
@@ -60,3 +62,15 @@ def test_metrics_are_in_full_precision_alone_and_in_an_array(kind: type[Retrieva
     outputs = solo.model(torch.from_numpy(splits.validation_inputs).bfloat16().float())
     assert alone["product"] == pytest.approx((outputs @ outputs.T).mean().item(), rel=0.02)
     assert fused is not None
+
+
+@dataclass
+class Outputs:
+    scores: torch.Tensor
+    hidden: torch.Tensor = field(init=False)
+
+
+def test_outputs_may_lack_a_field_that_is_not_set() -> None:
+    outputs = with_each(Outputs(torch.ones(2, dtype=torch.bfloat16)), torch.Tensor.float)
+    assert outputs.scores.dtype == torch.float32
+    assert not hasattr(outputs, "hidden")

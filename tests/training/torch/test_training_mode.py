@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,27 @@ def test_dropout_that_a_teacher_keeps_stays_in_training() -> None:
 def test_evaluations_of_an_earlier_model_do_not_count() -> None:
     for _ in range(2):
         assert all(trained(nn.Sequential(SHARED, DROPOUT, nn.Linear(4, 2))).values())
+
+
+def test_a_frozen_part_of_a_network_in_evaluation_mode_trains_with_it() -> None:
+    """As with low-rank adapters in a network that a library returns frozen, and in evaluation mode."""
+    whole = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Dropout())).eval().requires_grad_(False)
+    whole[0] = nn.Sequential(whole[0], nn.Dropout(), nn.Linear(2, 2))
+    assert [name for name, is_training in trained(whole).items() if not is_training] == ["0.0"]  # a linear layer
+
+
+def test_deep_copies_of_traced_networks_stay_in_evaluation() -> None:
+    teacher = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval().requires_grad_(False)
+    for network in (torch.fx.symbolic_trace(teacher), torch.jit.trace(teacher, torch.zeros(2, 4))):
+        made = initial_model(Returns(nn.Sequential(network.eval(), nn.Linear(4, 2))), {}, 0)
+        copied = copy.deepcopy(made)
+        set_training(copied)
+        assert modes(copied) == {"": True, "0": False, "0.0": False, "0.1": False, "1": True}
+
+
+def test_a_teacher_of_torch_jit_freeze_is_taken() -> None:
+    teacher = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
+    model = nn.Sequential(torch.jit.freeze(torch.jit.script(teacher)), nn.Linear(4, 2))
+    made = initial_model(Returns(model), {}, 0)
+    set_training(made)
+    assert torch.equal(made[0](torch.ones(1, 4)), teacher(torch.ones(1, 4)))
