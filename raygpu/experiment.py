@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from raygpu.data_frames import frame_array, without_numbers
 
 Arrays = np.ndarray | Mapping[str, np.ndarray]
 
@@ -129,10 +127,49 @@ def as_arrays(data: Any, name: str) -> Arrays:
         array: np.ndarray = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
     except ValueError as error:  # rows of different lengths
         raise ValueError(f"{name}: makes no array: {error}") from error
-    array = frame_array(data, array) if array.dtype == object else array
+    array = _frame_array(data, array) if array.dtype == object else array
     if array.dtype == object:
-        raise ValueError(f"{name}: {without_numbers(data, array.shape)}")
+        raise ValueError(f"{name}: {_without_numbers(data, array.shape)}")
     return array.astype(np.float32) if isinstance(data, list | tuple) and array.dtype == np.float64 else array
+
+
+def _frame_array(frame: Any, array: np.ndarray) -> np.ndarray:
+    """Return the numbers of a data frame or series of pandas, of the type that holds those of all its columns; missing
+    ones as NaN.
+
+    array: what pandas makes of it, of objects. Returns that where a column holds other things than numbers.
+    """
+    types = [_number_type(kind) for _, kind in _columns(frame)]
+    numbers = [kind for kind in types if kind is not None]
+    if not types or len(numbers) < len(types):
+        return array
+    wanted = np.result_type(*numbers)
+    if wanted.kind != "f" and bool(np.any(frame.isna().to_numpy())):
+        wanted = np.dtype(np.float64)
+    missing = {"na_value": np.nan} if wanted.kind == "f" else {}
+    converted: np.ndarray = frame.to_numpy(dtype=wanted, **missing)
+    return converted
+
+
+def _without_numbers(data: Any, shape: tuple[int, ...]) -> str:
+    """Return in words what data is that holds other things than numbers; of a data frame with the names of these
+    columns."""
+    others = [f"{name!r} ({kind})" for name, kind in _columns(data) if _number_type(kind) is None]
+    columns = f": {', '.join(others)}" if hasattr(data, "columns") else ""
+    return f"a {type(data).__name__} of {shape} that holds other things than numbers{columns}"
+
+
+def _columns(frame: Any) -> list[tuple[Any, Any]]:
+    """Return the name and the type of each column, of a series the one; nothing for other data."""
+    if not type(frame).__module__.startswith("pandas") or not hasattr(frame, "dtype" if frame.ndim == 1 else "dtypes"):
+        return []
+    return [("", frame.dtype)] if frame.ndim == 1 else [*frame.dtypes.items()]
+
+
+def _number_type(kind: Any) -> np.dtype | None:
+    """Return the type of NumPy that holds a column's numbers, as int64 for Int64; None for other things."""
+    numbers = getattr(kind, "numpy_dtype", kind)
+    return numbers if isinstance(numbers, np.dtype) and numbers.kind in "biuf" else None
 
 
 def named(arrays: Arrays) -> Mapping[str, np.ndarray]:
@@ -252,72 +289,6 @@ class Sum:
     """
 
     total: Any
-
-
-class MissingHyperparameter(KeyError):
-    """The experiment read a hyper-parameter that the trial does not have."""
-
-    def __init__(self, name: str, known: Mapping[str, Any]) -> None:
-        super().__init__(f"no hyper-parameter {name!r}; this trial has: {', '.join(sorted(known)) or 'none'}")
-        self.name = name
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # KeyError itself would show quotes within quotes
-
-
-ALL_NAMES = "*"
-"""Entry of `names_read` for code that loops over the hyper-parameters or counts them."""
-
-
-class Hyperparameters(Mapping[str, Any]):
-    """A trial's hyper-parameters: read-only; `names_read` records every name that is read.
-
-    The values that `model()`, one `forward` and `augment()` read shape the trial's program: the record finds them
-    without a declaration. A list or dict is a copy, which code may change. A subclass of `Mapping`, not of `dict`,
-    because `**hp` and `.get` of a dict subclass record nothing.
-    """
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-        self.names_read: set[str] = set()
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Hyperparameters:
-        """Convert a mapping; return a `Hyperparameters` object as it is, so that its record goes on."""
-        return values if isinstance(values, cls) else cls(values)
-
-    def __getitem__(self, name: str) -> Any:
-        self.names_read.add(name)
-        if name not in self._values:
-            raise MissingHyperparameter(name, self._values)
-        return _own(self._values[name])
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a hyper-parameter, or `default` if the trial does not have it; the name is recorded in either case."""
-        self.names_read.add(name)
-        return _own(self._values.get(name, default))
-
-    def __contains__(self, name: object) -> bool:
-        self.names_read.add(str(name))
-        return name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        self.names_read.add(ALL_NAMES)
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        self.names_read.add(ALL_NAMES)
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Hyperparameters({self._values!r})"
-
-
-def _own(value: Any) -> Any:
-    """Return a value whose lists and dicts are copies."""
-    if isinstance(value, list):
-        return [_own(each) for each in value]
-    return {name: _own(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 class Experiment(ABC):

@@ -11,7 +11,7 @@ import torch
 
 from raygpu.config.source import locate
 from raygpu.errors import BadInput
-from raygpu.experiment import ALL_NAMES, Hyperparameters, MissingHyperparameter, Splits
+from raygpu.experiment import Splits
 
 
 def splits(count: int = 100) -> Splits:
@@ -134,31 +134,6 @@ def test_masked_values_are_refused_and_not_taken_as_numbers() -> None:
     Splits(filled, np.zeros(3), np.zeros(1), np.zeros(1))
     with pytest.raises(ValueError, match="train_inputs: an array with masked values"):
         Splits(masked, np.zeros(3), np.zeros(1), np.zeros(1))
-
-
-def test_hyperparameters_record_every_way_of_reading() -> None:
-    def takes(**values: int) -> int:
-        return len(values)
-
-    hp = Hyperparameters({"a": 1, "b": 2, "c": 3, "d": 4})
-    assert hp["a"] == 1
-    assert hp.get("b", 0) == 2
-    assert "c" in hp
-    assert hp.names_read == {"a", "b", "c"}
-    assert takes(**hp) == 4
-    assert hp.names_read == {"a", "b", "c", "d", ALL_NAMES}
-    assert not hasattr(hp, "__setitem__")
-    with pytest.raises(MissingHyperparameter, match="no hyper-parameter 'x'; this trial has: a, b, c, d"):
-        hp["x"]
-
-
-def test_a_list_of_the_hyperparameters_may_be_changed() -> None:
-    values = {"hidden": [8, {"width": [4]}], "named": {"a": [1]}}
-    hp = Hyperparameters(values)
-    hp["hidden"].append(3)
-    hp["hidden"][1]["width"].clear()
-    hp.get("named")["a"].append(2)
-    assert dict(hp) == {"hidden": [8, {"width": [4]}], "named": {"a": [1]}} == values
 
 
 def test_locate_finds_files_of_the_user(tmp_path: Path) -> None:

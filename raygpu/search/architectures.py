@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from raygpu.experiment import ALL_NAMES
+from raygpu.search.hyperparameters import ALL_NAMES
 from raygpu.search.signature import Group
 from raygpu.search.space import Parameter, Space
 

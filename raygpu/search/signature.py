@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raygpu.experiment import ALL_NAMES
+from raygpu.search.hyperparameters import ALL_NAMES
 from raygpu.search.trials import Trial
 
 Reader = Callable[[Trial], frozenset[str]]

@@ -16,17 +16,8 @@ import numpy as np
 
 from raygpu.config.source import Source
 from raygpu.errors import one_line
-from raygpu.experiment import (
-    Arrays,
-    Experiment,
-    MissingHyperparameter,
-    Splits,
-    class_labels,
-    is_read_later,
-    named,
-    num_samples,
-    take,
-)
+from raygpu.experiment import Arrays, Experiment, Splits, class_labels, is_read_later, named, num_samples, take
+from raygpu.search.hyperparameters import MissingHyperparameter
 from raygpu.training.data.columns import reading_notes
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.modes import torch_modes_kept

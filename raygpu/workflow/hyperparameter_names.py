@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from raygpu.errors import BadInput
-from raygpu.experiment import ALL_NAMES, Experiment
+from raygpu.experiment import Experiment
+from raygpu.search.hyperparameters import ALL_NAMES
 from raygpu.search.space import Space, listed
 from raygpu.training.hyperparameters import IN_EVERY_STEP, OptimizerSettings, names_with_effect
 from raygpu.training.torch.experiment import overrides

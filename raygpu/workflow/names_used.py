@@ -37,7 +37,7 @@ class Use:
     filled_here: set[Place] = field(default_factory=set)
     """Places of what may be a container into which the functions put something by themselves."""
     set_here: set[Place] = field(default_factory=set)
-    """What the functions set by themselves: a worker has it when it needs it."""
+    """Places that the functions set by themselves: a worker has it when it needs it."""
     owners: list[Any] = field(default_factory=list)
     """Objects whose ids are in these places: kept, so that no other object gets the id."""
 

@@ -18,17 +18,9 @@ from raygpu.config.population_section import OF_RATE
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, UnknownMetric, one_line
-from raygpu.experiment import (
-    Arrays,
-    Experiment,
-    Hyperparameters,
-    MissingHyperparameter,
-    Splits,
-    is_read_later,
-    named,
-    reads_later,
-)
+from raygpu.experiment import Arrays, Experiment, Splits, is_read_later, named, reads_later
 from raygpu.search.command_line import FOLD_PLACEHOLDERS
+from raygpu.search.hyperparameters import Hyperparameters, MissingHyperparameter
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from raygpu.experiment import Hyperparameters
+from raygpu.search.hyperparameters import Hyperparameters
 from tests.contracts.zoo import ZOO, cases
 from tests.contracts.zoo.check import Outcome, alone, difference, distance
 from tests.contracts.zoo.ranks import Part, on_one, on_several

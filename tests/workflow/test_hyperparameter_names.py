@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raygpu import Splits, TorchExperiment
-from raygpu.experiment import ALL_NAMES
+from raygpu.search.hyperparameters import ALL_NAMES
 from raygpu.workflow.hyperparameter_names import training_lines
 from tests.workflow.tried_experiments import problem_of
 

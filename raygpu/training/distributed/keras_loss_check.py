@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
+from raygpu.experiment import Arrays, Experiment, Splits, num_samples, take
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.data.columns import columns_of
 from raygpu.training.distributed.loss_check import (
     ADD_LOSS,

@@ -13,8 +13,9 @@ import numpy as np
 
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Experiment, MissingHyperparameter, Splits, num_samples, reads_later, take
+from raygpu.experiment import Experiment, Splits, num_samples, reads_later, take
 from raygpu.planning.batches import EVALUATION_BATCH, evaluation_bounds
+from raygpu.search.hyperparameters import MissingHyperparameter
 from raygpu.training.distributed.loss_check import ADD_LOSS, MOST, Difference, differences
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.loss_kinds import IN_WORDS

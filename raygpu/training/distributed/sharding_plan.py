@@ -9,8 +9,9 @@ from typing import Any
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
-from raygpu.experiment import Hyperparameters, Splits
+from raygpu.experiment import Splits
 from raygpu.planning.sharding import ParameterSize, TrainingState, choose_sharding
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.distributed.batch_split import BatchPlan
 from raygpu.training.distributed.loss_check import MOST
 from raygpu.training.hyperparameters import OptimizerSettings

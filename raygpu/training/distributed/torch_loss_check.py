@@ -13,7 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from raygpu.config.generators import random_state_kept
-from raygpu.experiment import Experiment, Hyperparameters, Mean, Splits, Sum
+from raygpu.experiment import Experiment, Mean, Splits, Sum
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.distributed.constant_draws import ConstantDraws
 from raygpu.training.distributed.loss_check import Value
 from raygpu.training.distributed.sample_dependence import MIXED, collated_with_others, depends_on_others

@@ -15,7 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.experiment import Arrays, Experiment
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.deep_copy import deep_copy
 from raygpu.training.distributed.constant_draws import ConstantDraws
 from raygpu.training.distributed.loss_check import (

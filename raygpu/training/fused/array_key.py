@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import raygpu
-from raygpu.experiment import ALL_NAMES, Hyperparameters
+from raygpu.search.hyperparameters import ALL_NAMES, Hyperparameters
 from raygpu.training.fused.code_files import CodeFiles
 from raygpu.training.torch.data import by_name
 from raygpu.training.torch.python_state import ADDRESS, plain_state

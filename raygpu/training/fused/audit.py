@@ -17,8 +17,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.config.generators import random_state_kept
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
 from raygpu.planning.batches import batch_bounds
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.fused.loss_scales import calm
 from raygpu.training.fused.member_generators import MemberStreams

@@ -18,7 +18,8 @@ from torch import nn
 
 from raygpu.config.generators import random_state_kept
 from raygpu.config.sections import Precision
-from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.experiment import Experiment, Splits
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.signature import differing_names
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import NotAsAlone, Settings, build_model

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from raygpu.experiment import Hyperparameters
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.signature import differing_names
 from raygpu.search.trials import Trial
 from raygpu.training.base import NotAsAlone

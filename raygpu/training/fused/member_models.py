@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import NotAsAlone
 from raygpu.training.own_copy import holds_parameters, own_copy

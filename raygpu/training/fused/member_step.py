@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from raygpu.config.generators import random_state_kept
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.base import NotAsAlone
 from raygpu.training.deep_copy import deep_copy
 from raygpu.training.fused.member_generators import DrawRecorder, Draws

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
 from raygpu.planning.array_tiles import arrange
 from raygpu.planning.batches import batch_bounds, evaluation_bounds, num_batches
 from raygpu.planning.scaling_laws import Affine
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
 from raygpu.training.folds import Data

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.fused.compiled_step import StepCompiledAtFirst
 from raygpu.training.fused.evaluation import Evaluation
 from raygpu.training.fused.loss_scales import scaled

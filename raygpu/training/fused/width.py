@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from raygpu.errors import one_line
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
 from raygpu.planning.array_tiles import (
     LADDER,
     best_width,
@@ -32,6 +32,7 @@ from raygpu.planning.array_tiles import (
     widest,
 )
 from raygpu.planning.scaling_laws import Affine
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.audit import replays

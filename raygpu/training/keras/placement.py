@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.experiment import Experiment, Splits
 from raygpu.planning.model_placements import PlacementTurn
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.keras.keras_private_api import move_variable, names_from_the_start

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
+from raygpu.experiment import Arrays, Experiment, Splits, num_samples, take
 from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, epoch_order, evaluation_bounds
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings, Training

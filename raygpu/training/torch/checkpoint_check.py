@@ -16,7 +16,8 @@ import torch
 
 from raygpu.config.generators import random_state_kept
 from raygpu.errors import one_line
-from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.experiment import Experiment, Splits
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, build_model
 from raygpu.training.own_copy import own_copy

@@ -10,7 +10,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.experiment import TorchExperiment, overrides
 from raygpu.training.torch.optimizers import BuiltinOptimizer

@@ -17,7 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.config.generators import random_state_kept
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.experiment import Arrays, Experiment
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import build_model
 from raygpu.training.own_copy import own_copy

@@ -21,9 +21,10 @@ import torch.distributed as dist
 from torch import nn
 
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment, Hyperparameters, Mean, Splits, Sum
+from raygpu.experiment import Experiment, Mean, Splits, Sum
 from raygpu.planning.batch_shares import parts
 from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings

@@ -16,8 +16,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment, Hyperparameters, Splits, take
+from raygpu.experiment import Experiment, Splits, take
 from raygpu.planning.pipelines import Unit
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.memory_usage import GIB

@@ -19,8 +19,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment, Hyperparameters, Splits, take
+from raygpu.experiment import Experiment, Splits, take
 from raygpu.planning.model_placements import PlacementTurn
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.torch.data import rows, tensors

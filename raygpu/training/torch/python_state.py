@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from raygpu.experiment import Hyperparameters
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.torch.models import GIVEN
 from raygpu.training.torch.training_mode import STAYING, STAYS, SWITCHED
 from raygpu.training.torch.value_texts import array_text, digest, generator_state, tensor_text

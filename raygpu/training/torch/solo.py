@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.experiment import Experiment
 from raygpu.planning.batches import EVALUATION_BATCH, batch_bounds, num_batches
+from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training, scores
 from raygpu.training.folds import Data

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from raygpu import Splits, TorchExperiment
-from raygpu.experiment import ALL_NAMES
+from raygpu.search.hyperparameters import ALL_NAMES
 from raygpu.search.trials import Trial
 from raygpu.training.fused.dry_run import READ_BY_RAYGPU, check, names_read
 from raygpu.training.fused.groups import TorchGrouper
