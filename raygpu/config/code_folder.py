@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from raygpu.config.problem_schema import ProblemConfig
 from raygpu.config.source import PICKLED
 from raygpu.storage import is_job
+
+SCRIPTS = (".py", ".sh", ".R", ".jl", ".lua")
+"""Endings of the files that a command runs; its other files are data or settings."""
 
 
 def code_folder(
@@ -35,12 +39,14 @@ def code_folder(
 
 
 def _beside_folder_of_run(config: ProblemConfig, beside: Path, of_run: Path, say: Callable[[str], None]) -> Path:
-    """Return the first folder that has the code of a run's file: the working folder, the file's, or the run's."""
+    """Return the first folder that has the code of a run's file: the working folder, the file's, or the run's. A
+    command's code is its script: its first word that is a relative path of a source file."""
     module = (config.experiment or "").rpartition(":")[0]
     stem = module.replace(".", "/")
     names = [module] if module.endswith(".py") else [f"{stem}.py", f"{stem}/__init__.py"]
     if config.command is not None:
-        names = config.command.split()
+        relative = [word for word in shlex.split(config.command) if not word.startswith(("-", "/")) and "{" not in word]
+        names = [word for word in relative if Path(word).suffix in SCRIPTS][:1]
     folders = [folder for folder in (Path.cwd(), beside) if any((folder / name).is_file() for name in names)]
     if not folders:
         if of_run.resolve() != Path.cwd().resolve():

@@ -72,7 +72,8 @@ class Planner:
             if not self._unknown:  # nobody has looked yet
                 estimates, self._unknown = self._kept(hardware)
             if self._unknown and (in_use := cluster.gpus_in_use()):
-                estimates, self._unknown = Estimates(source=f"{BESIDE_OTHERS}, and use {in_use:g} now"), False
+                estimates, self._unknown = self._measurer.kept(hardware)[0], False
+                estimates.source = f"{BESIDE_OTHERS}, and use {in_use:g} now"
             if self._unknown:
                 self._say(["plan: measuring which way is fastest here"])
                 estimates = self._measurer.probe(cluster, hardware)
@@ -85,7 +86,7 @@ class Planner:
         most, num_gpus = self._config.cluster.most_gpus, sum(node.num_gpus for node in hardware.nodes)
         if unknown and most is not None and most < num_gpus:
             held = f"{float(most):g} of {num_gpus} GPUs are for this sweep"
-            return Estimates(source=f"{BESIDE_OTHERS}: {held}; {typed('pack')} measures"), False
+            return replace(estimates, source=f"{BESIDE_OTHERS}: {held}; {typed('pack')} measures"), False
         return estimates, unknown
 
     def _decide(self, hardware: Hardware, estimates: Estimates) -> Decision:

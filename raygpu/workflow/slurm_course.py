@@ -66,13 +66,8 @@ def course(
     return Course(True)
 
 
-def words_to_run(command: str, words: Sequence[str], folder: Path, restarts: int = 0) -> list[str]:
-    """Return the arguments of a start: those of the submission, or --resume if there is a run to go on with.
-
-    restarts: number of earlier starts; the first one alone tries failed trials again.
-    """
-    if restarts:
-        words = _without_retry(words)
+def words_to_run(command: str, words: Sequence[str], folder: Path) -> list[str]:
+    """Return the arguments of a start: those of the submission, or --resume if there is a run to go on with."""
     if (
         any(word == "--resume" or word.startswith("--resume=") for word in words)
         or command not in RESUMED
@@ -85,12 +80,6 @@ def words_to_run(command: str, words: Sequence[str], folder: Path, restarts: int
 def _has_run(folder: Path) -> bool:
     directory = RunDirectory(folder)
     return directory.config.is_file() and directory.run.is_file()
-
-
-def _without_retry(words: Sequence[str]) -> list[str]:
-    """Return the words without --retry and its value."""
-    pairs = zip(["", *words], words, strict=False)
-    return [word for before, word in pairs if "--retry" not in (before, word) and not word.startswith("--retry=")]
 
 
 def _of_resume(words: Sequence[str]) -> list[str]:

@@ -156,7 +156,7 @@ class Driver:
 
     def _command(self, variables: Mapping[str, str], more: Sequence[str], ray: RayNodes | None) -> int:
         """Run the command; interrupt it once there is a cause. Returns its exit code."""
-        words = [*words_to_run(self.command, self.words, self.folder, self.job.restarts), *more]
+        words = [*words_to_run(self.command, self.words, self.folder), *more]
         if carried_store.SPOOL_VARIABLE in variables and self.command in WITHOUT_JOURNAL:
             words += ["--tracking.enabled", "false"]
         again = f", start {self.job.restarts + 1}" if self.job.restarts else ""

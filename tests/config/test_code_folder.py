@@ -20,11 +20,17 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
         folder.mkdir(parents=True)
     (code / "mine.py").write_text("class Net: ...\n")
     (run / "run.json").write_text(json.dumps({"source_folder": str(code)}))
+    (run / "config.toml").touch()
     monkeypatch.chdir(here)
     return run, code, here
 
 
-CODES = [{"experiment": "mine:Net"}, {"experiment": "mine.py:Net"}, {"command": "python mine.py --lr {lr}"}]
+CODES = [
+    {"experiment": "mine:Net"},
+    {"experiment": "mine.py:Net"},
+    {"command": "python mine.py --lr {lr}"},
+    {"command": "/bin/sh mine.py config.toml --lr {lr}"},
+]
 
 
 @pytest.mark.parametrize("values", CODES, ids=str)

@@ -63,13 +63,6 @@ def test_a_later_start_resumes_the_run(tmp_path: Path) -> None:
     assert words_to_run("sweep", again, tmp_path) == again
 
 
-@pytest.mark.parametrize("retry", [["--retry", "failed"], ["--retry=failed"]])
-def test_failed_trials_are_tried_again_by_the_first_start_alone(retry: list[str], tmp_path: Path) -> None:
-    words = ["--resume", "runs/one", *retry, "-q"]
-    assert words_to_run("sweep", words, tmp_path, 0) == words
-    assert words_to_run("sweep", words, tmp_path, 1) == ["--resume", "runs/one", "-q"]
-
-
 def test_progress_is_counted_in_epochs(tmp_path: Path) -> None:
     assert progress_of(tmp_path) == 0
     (tmp_path / "trials.csv").write_text("id,epochs\nt0,3\nt1,\nt2,4\n")

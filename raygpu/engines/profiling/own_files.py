@@ -85,10 +85,11 @@ def _imported_files(path: Path, roots: Sequence[Path], others: Sequence[Path]) -
 
 
 def _files_of(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
-    """Yield the own files of a module in a folder, and of the packages around it. parts: of its name."""
-    for count in range(len(parts) + 1):
+    """Yield the own files of a module in a folder, and of the packages below the folder around it. parts: of its
+    name."""
+    for count in range(1, len(parts) + 1):
         module = folder.joinpath(*parts[:count])
-        candidates = [module / "__init__.py", *([module.with_name(f"{module.name}.py")] if count else [])]
+        candidates = [module / "__init__.py", module.with_name(f"{module.name}.py")]
         yield from (each for each in candidates if _is_followed(each) and each.is_file())
 
 

@@ -343,13 +343,14 @@ def _forget(key: int, gone: weakref.ref[Any]) -> None:
 
 
 def _with_epochs(dataset: Any) -> list[Any]:
-    """Return the data sets that have `set_epoch`: this one, or those from which a `Subset` or a `ConcatDataset` of
-    torch takes samples."""
+    """Return the data sets that have `set_epoch`: this one, or those from which a `Subset`, a `ConcatDataset` or a
+    `StackDataset` of torch takes samples."""
     if callable(getattr(dataset, "set_epoch", None)):
         return [dataset]
     if not type(dataset).__module__.startswith("torch.utils.data"):
         return []
     parts = getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]
+    parts = parts.values() if isinstance(parts, Mapping) else parts
     each = {id(found): found for part in parts if part is not None for found in _with_epochs(part)}
     return list(each.values())
 

@@ -49,6 +49,17 @@ def test_a_module_of_a_package_brings_its_package_along(folder: Path) -> None:
     assert {path.name for path in found} == {"norm.py", "__init__.py", "extra.py"}
 
 
+@pytest.mark.parametrize("is_package", [False, True])
+def test_a_package_of_another_folder_is_found(is_package: bool, tmp_path: Path) -> None:
+    for name, text in {"exp/train.py": "from lab.net import Net", "src/lab/net.py": ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    if is_package:
+        (tmp_path / "exp/__init__.py").touch()
+    found = own_files([tmp_path / "exp/train.py"], [tmp_path / "exp"], [tmp_path / "src"])
+    assert tmp_path / "src/lab/net.py" in found
+
+
 def test_a_file_that_is_no_python_imports_nothing(folder: Path) -> None:
     (folder / "train.sh").write_text("exec python train.py\n")
     (folder / "image.bin").write_bytes(b"\0\xff")

@@ -17,6 +17,7 @@ from raygpu import dataset_splits
 from raygpu.training.data import dataset_inspection
 from raygpu.training.data.columns import reading_notes
 from raygpu.training.data.fields import SampleError
+from raygpu.training.data.samples import _with_epochs
 from tests.training.data.rows import OwnGenerator, Rows, numbers, samples_of
 
 
@@ -56,6 +57,8 @@ def test_samples_that_set_epoch_may_change_are_in_no_cache() -> None:
     assert [each.batch([2], epoch if each is train else 1)[0][""][0, 1] for each, epoch in read] == [1, 1, 2, 1, 3, 1]
     joined = samples_of(dataset_splits(torch.utils.data.ConcatDataset([Staged(), Staged()]), 0.2))
     assert [joined.batch([31], epoch)[0][""][0, 1] for epoch in (1, 3)] == [1, 3]
+    for stacked in (torch.utils.data.StackDataset(Staged()), torch.utils.data.StackDataset(image=Staged())):
+        assert len(_with_epochs(stacked)) == 1
     assert "_raygpu_epoch" not in vars(rows[0].dataset)
     with pytest.raises(ValueError, match=r"cache: read True; train samples cannot be kept: set_epoch\(\)"):
         dataset_splits(Staged(), 0.2, cache=True)
