@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 _states: dict[str, tuple[int, int, int] | None] = {}
 """Size, time of change and inode of each file, as it was first seen; None where there was no file."""
 
 
+def module_variables(module: object) -> Mapping[str, Any]:
+    """Return the variables of a loaded module, without loading one that waits for its first use."""
+    try:
+        variables = object.__getattribute__(module, "__dict__")
+    except AttributeError:  # another object in the place of a module
+        return {}
+    return variables if isinstance(variables, dict) else {}
+
+
 def module_file(module: object) -> str | None:
     """Return the file of a loaded module; None without one."""
-    file = getattr(module, "__dict__", {}).get("__file__")
+    file = module_variables(module).get("__file__")
     return file if isinstance(file, str) else None
 
 

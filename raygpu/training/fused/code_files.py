@@ -19,7 +19,7 @@ from types import FunctionType, ModuleType
 
 from torch import nn
 
-from raygpu.config.imported_files import has_changed, module_file
+from raygpu.config.imported_files import has_changed, module_file, module_variables
 from raygpu.experiment import Experiment
 from raygpu.training.users_files import in_users_file
 
@@ -82,8 +82,8 @@ def _file(module: str) -> str | None:
 
 def _named_by(module: str) -> Iterator[str]:
     """Yield the loaded modules of other packages that a module's variables are, or come from."""
-    for value in tuple(vars(sys.modules[module]).values()):
-        name = value.__name__ if isinstance(value, ModuleType) else None
+    for value in tuple(module_variables(sys.modules[module]).values()):
+        name = module_variables(value).get("__name__") if isinstance(value, ModuleType) else None
         if name is None:
             name = (value if isinstance(value, FunctionType | type) else type(value)).__module__
         if isinstance(name, str) and name in sys.modules and name != "__main__" and _is_others(name):

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from raygpu.config.imported_files import module_variables
 from raygpu.search.hyperparameters import Hyperparameters
 from raygpu.training.torch.models import GIVEN
 from raygpu.training.torch.training_mode import STAYING, STAYS, SWITCHED
@@ -240,12 +241,25 @@ class _Reading:
 def _constant_text(value: Any) -> str:
     """Return the name of a function, a class or a module; of a function also what its code computes, as lambdas have
     one name."""
+    if isinstance(value, ModuleType):
+        return f"{type(value).__name__} {module_variables(value).get('__name__')}"
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
     code = getattr(value, "__code__", None)
     if not isinstance(code, CodeType):
         return f"{type(value).__name__} {name}"
-    constants = [constant for constant in code.co_consts if isinstance(constant, int | float | str)]
-    return f"{type(value).__name__} {name} {digest(code.co_code + repr((code.co_names, constants)).encode())}"
+    return f"{type(value).__name__} {name} {digest(_code_text(code).encode())}"
+
+
+def _code_text(code: CodeType) -> str:
+    """Return the instructions, names and constants of a function, and of those within it, in an order that all
+    processes have."""
+    return repr((code.co_code, code.co_names, [_text_in_code(each) for each in code.co_consts]))
+
+
+def _text_in_code(constant: Any) -> str:
+    if isinstance(constant, CodeType):
+        return _code_text(constant)
+    return repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
 
 
 def _attributes(owner: object) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raygpu.training.torch.python_state import _constant_text
 from raygpu.training.users_files import in_users_file
 
 
@@ -25,3 +26,11 @@ def test_files_of_installed_packages_are_not_the_users(tmp_path: Path, monkeypat
     assert in_users_file(str(target / "mine.py")), "beside them"
     assert not in_users_file(np.__file__)
     assert not in_users_file(f"{sysconfig.get_path('stdlib')}{os.sep}random.py")
+
+
+def test_functions_that_differ_in_a_constant_alone_have_other_texts() -> None:
+    one, other = (lambda x: x.amax((1, 2))), (lambda x: x.amax((2, 3)))
+    assert _constant_text(one) != _constant_text(other)
+    assert _constant_text(lambda x: [y for y in x if y in {"a", "b"}]) != _constant_text(
+        lambda x: [y for y in x if y in {"a", "c"}]
+    )
