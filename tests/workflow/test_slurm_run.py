@@ -21,6 +21,7 @@ from raygpu.tracking import carried_store
 from raygpu.workflow import slurm_run
 from raygpu.workflow.slurm_course import INTERRUPTED
 from raygpu.workflow.slurm_run import Driver
+from tests.slurm_jobs import within_job
 
 COMPLETING = {"JobState": "COMPLETING", "Reason": "None", "PreemptTime": "None", "Restarts": "0"}
 """Fields of a job that somebody has cancelled, as Slurm 22.05 shows them."""
@@ -36,14 +37,7 @@ def write(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a run whose job is number 7, on this machine."""
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "RAYGPU_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
-    monkeypatch.setenv("RAYGPU_NODE_DISK", str(tmp_path / "disk"))
-    monkeypatch.setattr(slurm_run.node_folders, "ray_folder", lambda folder, job: tmp_path / f"rg-{job}")
-    folder = tmp_path / "runs" / "night"
+    folder = within_job(tmp_path, monkeypatch)
     (folder / "slurm").mkdir(parents=True)
     record = SlurmJob("sweep-night", "sweep", "7", str(folder), 0.0, store=str(tmp_path / "runs" / "mlflow.db"))
     record.write()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,19 +14,13 @@ from raygpu.records.slurm_job import SlurmJob
 from raygpu.workflow import slurm_run
 from raygpu.workflow.slurm_course import INTERRUPTED
 from raygpu.workflow.slurm_run import Driver
+from tests.slurm_jobs import within_job
 
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Return the driver of job number 7 on this machine."""
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "RAYGPU_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
-    monkeypatch.setenv("RAYGPU_NODE_DISK", str(tmp_path / "disk"))
-    monkeypatch.setattr(slurm_run.node_folders, "ray_folder", lambda folder, job: tmp_path / f"rg-{job}")
-    folder = tmp_path / "runs" / "night"
+    folder = within_job(tmp_path, monkeypatch)
     SlurmJob("sweep-night", "sweep", "7", str(folder), 0.0, script="runs/night/slurm/job.sh").write()
     return Driver(folder, "sweep", [], 0)
 
