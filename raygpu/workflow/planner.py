@@ -49,6 +49,7 @@ class Planner:
         self.lines: list[str] = []
         """Lines of the plan, as printed; empty before the decision."""
         self._decision: Decision | None = None
+        self._estimates: Estimates | None = None
         self._unknown = False
 
     def ahead(self, hardware: Hardware, *, dry: bool = False) -> None:
@@ -57,6 +58,7 @@ class Planner:
         dry: nothing will be measured; the plan is printed as it would be without measurements.
         """
         estimates, self._unknown = self._kept(hardware)
+        self._estimates = estimates
         if not self._unknown or dry:
             self._decide(hardware, estimates)
         if self._unknown and dry:
@@ -69,11 +71,11 @@ class Planner:
         BadInput."""
         if self._decision is None:
             hardware = cluster_hardware(cluster)
-            if not self._unknown:  # nobody has looked yet
+            estimates = self._estimates
+            if estimates is None:  # nobody has looked yet
                 estimates, self._unknown = self._kept(hardware)
             if self._unknown and (in_use := cluster.gpus_in_use()):
-                estimates, self._unknown = self._measurer.kept(hardware)[0], False
-                estimates.source = f"{BESIDE_OTHERS}, and use {in_use:g} now"
+                estimates, self._unknown = replace(estimates, source=f"{BESIDE_OTHERS}, and use {in_use:g} now"), False
             if self._unknown:
                 self._say(["plan: measuring which way is fastest here"])
                 estimates = self._measurer.probe(cluster, hardware)
